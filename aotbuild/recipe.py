@@ -1,0 +1,344 @@
+"""Recipes: what to build from a checkpoint, as data; TOML in, dataclasses out. Builds nothing."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from importlib import resources
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+
+from aotbuild.errors import RecipeError
+
+FORMAT = 1
+DTYPES = {"fp32": "float32", "tf32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+"""Precision names, and the dtype that weights are loaded in; tf32 is float32 with TF32 matmuls."""
+
+METHODS = ("forward", "decode", "encode")
+MEMORY_FORMATS = ("contiguous", "channels_last")
+ATTENTIONS = ("sdpa", "math")
+QUANTIZATIONS = ("none", "int8dq")
+ARGUMENT_RULES = ("timestep/1",)
+Scalar = bool | int | float | str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorRecipe:
+    """A tensor that the caller hands to the pipeline.
+
+    Attributes:
+        shape: extents; "batch", "height" and "width" (in pixels) stand for the call's own.
+        dtype: "float" follows the precision; else torch's name, "int64".
+        fill: the value of every element.
+    """
+
+    shape: tuple[int | str, ...]
+    dtype: str = "float"
+    fill: float = 0.0
+
+    def __post_init__(self) -> None:
+        for extent in self.shape:
+            if isinstance(extent, str) and extent not in ("batch", "height", "width"):
+                raise ValueError(f"shape: {extent!r} is not a number, batch, height or width")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallRecipe:
+    """The pipeline call that a rehearsal makes.
+
+    Attributes:
+        resolution: "WIDTHxHEIGHT" in pixels.
+        multiple_px: width and height must be multiples of it.
+        batch: images per prompt call, before guidance doubles it.
+        arguments: further arguments of the pipeline's `__call__`.
+        tensors: tensor arguments by name; they stand in for the text encoders.
+        variants: calls to build for, by name; each holds the arguments that differ.
+    """
+
+    resolution: str
+    multiple_px: int
+    batch: int = 1
+    arguments: dict[str, Scalar] = field(default_factory=dict)
+    tensors: dict[str, TensorRecipe] = field(default_factory=dict)
+    variants: dict[str, dict[str, Scalar]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.multiple_px < 1 or self.batch < 1:
+            raise ValueError("multiple_px and batch must be at least 1")
+        check_resolution(self.resolution, self.multiple_px)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComponentRecipe:
+    """One component of the pipeline, and how it is prepared.
+
+    Attributes:
+        methods: the methods to compile: "forward", "decode", "encode".
+        memory_format: of its convolution weights.
+        fuse_qkv: query, key and value projections as one matrix product.
+        attention: "sdpa", or "math" for the plain processors.
+        quantization: "none", or "int8dq" (part of a later release).
+        rules: argument name -> the rule that brings it to one form, "timestep/1".
+        inductor: options of `torch._inductor.config`, by dotted name.
+    """
+
+    methods: tuple[str, ...]
+    memory_format: str = "contiguous"
+    fuse_qkv: bool = False
+    attention: str = "sdpa"
+    quantization: str = "none"
+    rules: dict[str, str] = field(default_factory=dict)
+    inductor: dict[str, Scalar] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for method in self.methods:
+            _one_of("methods", method, METHODS)
+        if not self.methods or len(set(self.methods)) != len(self.methods):
+            raise ValueError("methods: name each method once, and at least one")
+        if "forward" in self.methods and len(self.methods) > 1:
+            raise ValueError("methods: a component is called by forward, or by decode and encode")
+        _one_of("memory_format", self.memory_format, MEMORY_FORMATS)
+        _one_of("attention", self.attention, ATTENTIONS)
+        _one_of("quantization", self.quantization, QUANTIZATIONS)
+        for rule in self.rules.values():
+            _one_of("rules", rule, ARGUMENT_RULES)
+        if self.fuse_qkv and self.attention == "math":
+            raise ValueError(
+                "fuse_qkv needs attention = 'sdpa': diffusers' fused processors call SDPA"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """What to build for one checkpoint.
+
+    Attributes:
+        format: version of the file; others are refused.
+        name: lower case, digits, dots and dashes.
+        title: for people.
+        checkpoint: Hub repository of the base weights.
+        revision: its commit, where known.
+        pipeline: the pipeline class of diffusers.
+        architecture: folder of component configs below `recipes/architectures`, or a path to a
+            diffusers folder.
+        dtype: a precision of `DTYPES`.
+        components: by the pipeline's own names.
+        call: the default call.
+    """
+
+    format: int
+    name: str
+    title: str
+    pipeline: str
+    architecture: str
+    dtype: str
+    components: dict[str, ComponentRecipe]
+    call: CallRecipe
+    checkpoint: str | None = None
+    revision: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.format != FORMAT:
+            raise ValueError(f"format {self.format!r} is unknown; this aotbuild reads {FORMAT}")
+        if not re.fullmatch(r"[a-z0-9][a-z0-9.-]*", self.name):
+            raise ValueError(f"name {self.name!r}: use lower case, digits, dots and dashes")
+        _one_of("dtype", self.dtype, tuple(DTYPES))
+        if not self.components:
+            raise ValueError("components: name at least one")
+
+    @property
+    def torch_dtype(self) -> str:
+        """The dtype the weights are loaded in, as torch names it."""
+        return DTYPES[self.dtype]
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON object with every field."""
+        document: dict[str, Any] = json.loads(json.dumps(asdict(self)))
+        return document
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Recipe:
+        """The inverse of `to_json`, and the reader of the TOML document.
+
+        Raises:
+            ValueError: naming the field: unknown, missing, of a wrong type or value.
+        """
+        return _read(cls, document, "")
+
+    def override(
+        self,
+        *,
+        dtype: str | None = None,
+        quantization: str | None = None,
+        resolution: str | None = None,
+        batch: int | None = None,
+    ) -> Recipe:
+        """This recipe with what the command line said in place of its own."""
+        call = self.call
+        if resolution is not None:
+            call = replace(call, resolution=resolution)
+        if batch is not None:
+            call = replace(call, batch=batch)
+        components = self.components
+        if quantization is not None:
+            components = {
+                name: replace(c, quantization=quantization) for name, c in components.items()
+            }
+        return replace(self, dtype=dtype or self.dtype, call=call, components=components)
+
+
+def parse_resolution(text: str) -> tuple[int, int]:
+    """(width, height) in pixels of "WIDTHxHEIGHT".
+
+    Raises:
+        ValueError: it isn't of that form.
+    """
+    match = re.fullmatch(r"([1-9]\d{0,4})x([1-9]\d{0,4})", text)
+    if match is None:
+        raise ValueError(f"resolution {text!r}: write WIDTHxHEIGHT in pixels, like 1024x1024")
+    return int(match[1]), int(match[2])
+
+
+def check_resolution(text: str, multiple_px: int) -> tuple[int, int]:
+    """`parse_resolution`, and a ValueError naming the nearest sizes if it isn't on the grid."""
+    width, height = parse_resolution(text)
+    if width % multiple_px or height % multiple_px:
+        near = "x".join(str(max(1, round(n / multiple_px)) * multiple_px) for n in (width, height))
+        raise ValueError(
+            f"resolution {text} isn't a multiple of {multiple_px} pixels, as this model needs; "
+            f"the nearest is {near}"
+        )
+    return width, height
+
+
+def recipe_names() -> tuple[str, ...]:
+    """Names of the recipes that ship with aotbuild, sorted."""
+    files = (f.name for f in _data().iterdir())
+    return tuple(sorted(n.removesuffix(".toml") for n in files if n.endswith(".toml")))
+
+
+def load_recipe(name_or_path: str) -> Recipe:
+    """The shipped recipe of that name, or the one in that TOML file.
+
+    Raises:
+        RecipeError: no such recipe (with the nearest name), or what is wrong in it, and where.
+    """
+    if name_or_path.endswith(".toml") or "/" in name_or_path:
+        file: Traversable | Path = Path(name_or_path).expanduser()
+        if not file.is_file():
+            raise RecipeError(f"No recipe file at {name_or_path}. `aotbuild recipes` lists those that ship.")
+    else:
+        file = _data() / f"{name_or_path}.toml"
+        if name_or_path not in recipe_names():
+            near = difflib.get_close_matches(name_or_path, recipe_names(), n=1, cutoff=0.4)
+            hint = f"Did you mean {near[0]}? " if near else ""
+            raise RecipeError(
+                f"Unknown recipe {name_or_path!r}. {hint}`aotbuild recipes` lists them all; "
+                "a path to your own TOML file works too."
+            )
+    return parse_recipe(file.read_text(encoding="utf-8"), where=name_or_path)
+
+
+def parse_recipe(text: str, *, where: str) -> Recipe:
+    """The recipe of a TOML document; `where` names it in errors.
+
+    Raises:
+        RecipeError: not TOML, or a field that is unknown, missing, of a wrong type or value.
+    """
+    try:
+        return Recipe.from_json(tomllib.loads(text))
+    except (tomllib.TOMLDecodeError, ValueError) as e:
+        raise RecipeError(f"Recipe {where}: {e}. docs/recipes.md explains each field.") from e
+
+
+def load_configs(architecture: str) -> dict[str, dict[str, Any]]:
+    """Component configs by component name, of a shipped architecture or a diffusers folder.
+
+    Reads `<name>.json`, and `<name>/config.json` (`scheduler/scheduler_config.json`) as diffusers
+    lays a checkpoint out. `model_index` is among them where there is one.
+
+    Raises:
+        RecipeError: no such architecture or folder, or a config that isn't JSON.
+    """
+    folder: Traversable | Path = Path(architecture).expanduser()
+    if "/" not in architecture:
+        folder = _data() / "architectures" / architecture
+    if not folder.is_dir():
+        raise RecipeError(
+            f"No component configs at {architecture!r}: neither a shipped architecture nor a "
+            "diffusers folder. `aotbuild recipes` lists the shipped ones."
+        )
+    found: dict[str, dict[str, Any]] = {}
+    for entry in sorted(folder.iterdir(), key=lambda e: e.name):
+        file = entry
+        if entry.is_dir():
+            named = (entry / n for n in ("config.json", f"{entry.name}_config.json", "scheduler_config.json"))
+            file = next((f for f in named if f.is_file()), entry)
+        if file.name.endswith(".json") and file.is_file():
+            try:
+                found[entry.name.removesuffix(".json")] = json.loads(file.read_text("utf-8"))
+            except ValueError as e:
+                raise RecipeError(f"{file} isn't JSON: {e}.") from e
+    return found
+
+
+def _data() -> Traversable:
+    return resources.files("aotbuild.recipes")
+
+
+def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        near = difflib.get_close_matches(str(value), allowed, n=1)
+        hint = f" (did you mean {near[0]!r}?)" if near else ""
+        raise ValueError(f"{name}: {value!r} is none of {', '.join(allowed)}{hint}")
+
+
+def _read(cls: Any, document: object, where: str) -> Any:
+    """`document` as the dataclass `cls`, every field checked against its annotation."""
+    if not isinstance(document, Mapping):
+        raise ValueError(f"{where or 'the recipe'}: expected a table, found {document!r}")
+    known = {f.name for f in fields(cls)}
+    for name in document:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise ValueError(f"{_join(where, name)}: unknown field{hint}")
+    hints = get_type_hints(cls)
+    values = {n: _convert(hints[n], v, _join(where, n)) for n, v in document.items()}
+    try:
+        return cls(**values)
+    except TypeError as e:
+        raise ValueError(f"{where or 'the recipe'}: {str(e).split('__init__() ')[-1]}") from e
+    except ValueError as e:
+        raise ValueError(f"{where}: {e}" if where else str(e)) from e
+
+
+def _convert(hint: Any, value: object, where: str) -> Any:
+    if hasattr(hint, "__dataclass_fields__"):
+        return _read(hint, value, where)
+    origin = getattr(hint, "__origin__", None)
+    if origin is dict:
+        if not isinstance(value, Mapping):
+            raise ValueError(f"{where}: expected a table, found {value!r}")
+        inner = get_args(hint)[1]
+        return {str(k): _convert(inner, v, _join(where, str(k))) for k, v in value.items()}
+    if origin is tuple:
+        if not isinstance(value, (list, tuple)):
+            raise ValueError(f"{where}: expected a list, found {value!r}")
+        return tuple(_convert(get_args(hint)[0], v, where) for v in value)
+    allowed = get_args(hint) or (hint,)
+    if float in allowed and type(value) is int and int not in allowed:
+        return float(value)
+    if type(value) not in allowed:
+        names = ", ".join(t.__name__ for t in allowed if t is not type(None))
+        raise ValueError(f"{where}: expected {names}, found {value!r}")
+    return value
+
+
+def _join(where: str, name: str) -> str:
+    return f"{where}.{name}" if where else name
