@@ -1,0 +1,67 @@
+"""A picture of a module's structure that costs microseconds to compare. What a difference means is `state`'s to say."""
+
+from __future__ import annotations
+
+from itertools import chain, repeat
+from operator import eq, getitem
+from typing import Any
+
+from torch import nn
+
+from aotbuild.loaders.state import FREEU, depends_on_training, processor_of
+
+
+class Snapshot:
+    """The module tree at one moment: children, hooks, processors, switches, training mode.
+
+    Everything is compared by C loops over flat lists, because a UNet has thousands of submodules
+    and is called fifty times an image. Children are compared by identity, which sees any layer
+    that was wrapped or replaced; the number of attributes of every submodule sees whatever is
+    newly set on one (a `forward`, FreeU's factors, a cache hook).
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        modules = list(module.modules())
+        self._child_tables = [m._modules for m in modules if m._modules]
+        self._children = self._all_children()
+        self._tables = [vars(m) for m in modules]
+        self._lengths = list(map(len, self._tables))
+        self._hooks = [m._forward_hooks for m in modules] + [m._forward_pre_hooks for m in modules]
+        self._hooked = any(self._hooks)
+        self._attentions = [vars(m) for m in modules if "processor" in vars(m)]
+        self._processors = list(map(getitem, self._attentions, repeat("processor")))
+        owners = [p for m in modules if hasattr(p := processor_of(m), "__dict__")]
+        self._processor_tables = [vars(p) for p in owners]
+        self._processor_lengths = list(map(len, self._processor_tables))
+        self._watched, self._values = _watch(module, modules, self._processor_tables)
+        self._modal = [vars(m) for m in modules if m is module or depends_on_training(m)]
+        self._modes = list(map(getitem, self._modal, repeat("training")))
+
+    def _all_children(self) -> list[nn.Module | None]:
+        return list(chain.from_iterable(map(dict.values, self._child_tables)))
+
+    def matches(self) -> bool:
+        """Whether nothing that was recorded has changed."""
+        try:
+            return (
+                self._all_children() == self._children
+                and list(map(len, self._tables)) == self._lengths
+                and any(self._hooks) == self._hooked
+                and list(map(getitem, self._attentions, repeat("processor"))) == self._processors
+                and list(map(len, self._processor_tables)) == self._processor_lengths
+                and list(map(getitem, self._modal, repeat("training"))) == self._modes
+                and all(map(eq, self._watched, self._values))
+            )
+        except (KeyError, RuntimeError, TypeError, ValueError):
+            # An attribute that is gone, or one whose comparison isn't a plain bool: a change.
+            return False
+
+
+def _watch(
+    root: nn.Module, modules: list[nn.Module], processors: list[dict[str, Any]]
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Tables whose values count, and copies of them (lists copied, as they change in place)."""
+    watched = [vars(root), *(vars(m) for m in modules if any(k in vars(m) for k in FREEU))]
+    watched += [table for table in processors if table]
+    copies = [{k: list(v) if type(v) is list else v for k, v in table.items()} for table in watched]
+    return watched, copies
