@@ -15,7 +15,7 @@ from aotbuild.recipe import Recipe, load_configs, parse_resolution
 PROMPT = "an astronaut in a jungle"
 
 
-def random_pipeline(recipe: Recipe, *, seed: int = 0, dtype: torch.dtype | None = None) -> Any:
+def random_pipeline(recipe: Recipe, *, seed: int = 0, dtype: str | None = None) -> Any:
     """The recipe's own pipeline class, every component real, weights random but for ever the same.
 
     Text encoders and tokenizers are made where the architecture has configs for them; elsewhere
@@ -24,11 +24,11 @@ def random_pipeline(recipe: Recipe, *, seed: int = 0, dtype: torch.dtype | None 
     Args:
         recipe: whose pipeline class and architecture to use.
         seed: of the weights.
-        dtype: of the weights; the recipe's where None.
+        dtype: of the weights, as torch names it, "float16"; the recipe's where None.
     """
     import diffusers
 
-    dtype = dtype or getattr(torch, recipe.torch_dtype)
+    dtype = dtype or recipe.torch_dtype
     configs = load_configs(recipe.architecture)
     cls = getattr(diffusers, recipe.pipeline)
     parts: dict[str, Any] = {
@@ -46,7 +46,7 @@ def pipeline_inputs(
     recipe: Recipe,
     *,
     seed: int = 0,
-    dtype: torch.dtype | None = None,
+    dtype: str | None = None,
     variant: str | None = None,
     steps: int = 4,
     prompt: str | None = None,
@@ -61,7 +61,7 @@ def pipeline_inputs(
         steps: denoising steps.
         prompt: text, for a pipeline with text encoders; instead of prompt embeddings.
     """
-    dtype = dtype or getattr(torch, recipe.torch_dtype)
+    dtype = dtype or recipe.torch_dtype
     width, height = parse_resolution(recipe.call.resolution)
     sizes = {"batch": recipe.call.batch, "height": height, "width": width}
     generator = torch.Generator().manual_seed(seed)
@@ -77,12 +77,12 @@ def pipeline_inputs(
     else:
         for name, tensor in recipe.call.tensors.items():
             shape = [sizes[n] if isinstance(n, str) else n for n in tensor.shape]
-            kind = dtype if tensor.dtype == "float" else getattr(torch, tensor.dtype)
-            call[name] = torch.randn(shape, generator=generator).to(kind)
+            kind = dtype if tensor.dtype == "float" else tensor.dtype
+            call[name] = torch.randn(shape, generator=generator).to(getattr(torch, kind))
     return {**call, "generator": generator.manual_seed(seed)}
 
 
-def _component(name: str, configs: Mapping[str, Any], *, seed: int, dtype: torch.dtype) -> Any:
+def _component(name: str, configs: Mapping[str, Any], *, seed: int, dtype: str) -> Any:
     """The pipeline's component of that name, or None where the architecture holds no config."""
     if name.startswith("tokenizer"):
         encoder = configs.get(name.replace("tokenizer", "text_encoder"))
@@ -98,10 +98,10 @@ def _component(name: str, configs: Mapping[str, Any], *, seed: int, dtype: torch
         return getattr(diffusers, config["_class_name"]).from_config(config)
     module = build_module(config, dtype)
     fill_random(module, seed)
-    return module.eval()
+    return module
 
 
-def _text_encoder(config: Mapping[str, Any], *, seed: int, dtype: torch.dtype) -> torch.nn.Module:
+def _text_encoder(config: Mapping[str, Any], *, seed: int, dtype: str) -> torch.nn.Module:
     import transformers
 
     name = config["architectures"][0]
@@ -109,7 +109,7 @@ def _text_encoder(config: Mapping[str, Any], *, seed: int, dtype: torch.dtype) -
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         encoder = getattr(transformers, name)(transformers.CLIPTextConfig(**settings))
-    module: torch.nn.Module = encoder.to(dtype).eval()
+    module: torch.nn.Module = encoder.to(getattr(torch, dtype)).eval()
     return module
 
 

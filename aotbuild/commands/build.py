@@ -1,0 +1,80 @@
+"""`build` and `plan`: a request carried out, or only looked at; `build.run` does both."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from aotbuild.commands.output import human_bytes, human_seconds, print_json, print_table
+from aotbuild.commands.progress import progress
+from aotbuild.commands.quiet import quieten
+from aotbuild.commands.request import Arguments, build_arguments, make_request
+
+if TYPE_CHECKING:
+    from aotbuild.build.run import Built, Planned
+
+
+@click.command(short_help="Compile a recipe's components into the store.")
+@build_arguments
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Also copy the artifacts there, into a folder that `aotbuild.load` takes.",
+)
+def build(*, as_json: bool, out: Path | None, **options: Any) -> None:
+    """Compile the components of RECIPE into the store.
+
+    What isn't said comes from the recipe. What the store has already isn't built again.
+    """
+    request = make_request(Arguments(**options))
+    quieten()
+    from aotbuild.build import run
+
+    with progress() as on_event:
+        built = run.build(request, on_event)
+    if out is not None:
+        from aotbuild.commands.copy import copy_artifacts
+
+        copy_artifacts(request.store, [b.key for b in built], out.expanduser())
+    if as_json:
+        print_json({"target": run.target_of(request).to_json(), "artifacts": [b.to_json() for b in built]})
+    else:
+        _print_built(built)
+
+
+@click.command(short_help="Say what `build` would compile, and what the store already has.")
+@build_arguments
+def plan(*, as_json: bool, **options: Any) -> None:
+    """Say what `aotbuild build` with the same arguments would compile, and what is there already."""
+    request = make_request(Arguments(**options))
+    quieten()
+    from aotbuild.build import run
+
+    planned = run.plan(request)
+    if as_json:
+        print_json(
+            {"target": run.target_of(request).to_json(), "artifacts": [p.to_json() for p in planned]}
+        )
+    else:
+        _print_planned(planned)
+
+
+def _print_built(built: list[Built]) -> None:
+    rows = []
+    for b in built:
+        seconds = sum(s for s in b.seconds.values() if s)
+        verified = "yes" if b.verified else "no"
+        how = "in the store" if b.cached else human_seconds(seconds)
+        rows.append((b.component, b.key[:12], human_bytes(b.bytes), how, verified, str(b.path)))
+    print_table(("component", "key", "size", "built in", "verified", "path"), rows)
+
+
+def _print_planned(planned: list[Planned]) -> None:
+    rows = []
+    for p in planned:
+        state = "in the store" if p.cached else "to build"
+        rows.append((p.component, p.resolution, p.variant, p.key[:12], state))
+        rows.extend(("", line, "", "", "") for line in p.signature.sizes())
+    print_table(("component", "call", "variant", "key", "state"), rows)

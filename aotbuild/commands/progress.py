@@ -1,0 +1,82 @@
+"""What a build shows while it runs: a live line on a terminal, plain lines elsewhere; on stderr."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Protocol
+
+import click
+
+from aotbuild.commands.output import human_seconds
+
+if TYPE_CHECKING:
+    from aotbuild.build.run import Event
+
+
+class Progress(Protocol):
+    """Something that hears a build's events."""
+
+    def __call__(self, event: Event) -> None:
+        """Take note of one event: a stage that begins (`seconds` None), or has ended."""
+
+
+@contextmanager
+def progress() -> Iterator[Progress]:
+    """A listener for the length of a build, fit for what stderr is."""
+    if not sys.stderr.isatty():
+        yield _plain
+        return
+    from rich.console import Console
+
+    with _Live(Console(stderr=True)) as live:
+        yield live
+
+
+def describe(event: Event) -> str:
+    """One event as one line: component, stage, seconds or what is going on."""
+    tail = event.message or ("..." if event.seconds is None else "")
+    time_spent = "" if event.seconds is None else human_seconds(event.seconds)
+    return "  ".join(p for p in (f"{event.component:<12}", f"{event.stage:<9}", time_spent, tail) if p)
+
+
+def _plain(event: Event) -> None:
+    click.echo(describe(event).rstrip(), err=True)
+
+
+class _Live:
+    """A line that counts the seconds of the running stage; ended stages stay above it."""
+
+    def __init__(self, console: object) -> None:
+        from rich.console import Console
+        from rich.status import Status
+
+        assert isinstance(console, Console)
+        self._console = console
+        self._status: Status = Status("starting", console=console)
+        self._begun = time.monotonic()
+        self._text = "starting"
+
+    def __enter__(self) -> _Live:
+        from rich.live import Live
+
+        self._live = Live(
+            get_renderable=self._render, console=self._console, refresh_per_second=8, transient=True
+        )
+        self._live.__enter__()
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        self._live.__exit__(None, None, None)
+
+    def __call__(self, event: Event) -> None:
+        if event.seconds is None:
+            self._text, self._begun = f"{event.component}  {event.stage}", time.monotonic()
+        if event.seconds is not None or event.message:
+            self._console.print(describe(event), highlight=False, markup=False)
+
+    def _render(self) -> object:
+        self._status.update(f"{self._text}  {time.monotonic() - self._begun:.0f} s")
+        return self._status

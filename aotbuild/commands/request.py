@@ -1,0 +1,135 @@
+"""The arguments that `build` and `plan` share, checked cheaply into a request; builds nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from aotbuild.commands.output import json_option, store_option
+from aotbuild.errors import ToolchainError, UsageError
+from aotbuild.gpus import find_gpu
+from aotbuild.recipe import DTYPES, QUANTIZATIONS, Recipe, check_resolution, load_recipe
+
+if TYPE_CHECKING:
+    from aotbuild.build.run import BuildRequest
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+NEEDED = ("diffusers", "transformers", "torchao", "rich")
+"""What the extra `build` brings."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arguments:
+    """What the command line said; None and () where it said nothing."""
+
+    recipe: str
+    gpu: str
+    resolution: tuple[str, ...]
+    batch: tuple[int, ...]
+    dtype: str | None
+    quant: str | None
+    scope: str
+    dynamic: str | None
+    checkpoint: str | None
+    store: Path
+    tune: bool
+    no_verify: bool
+
+
+_OPTIONS = (
+    click.argument("recipe", metavar="RECIPE|PATH.toml"),
+    click.option(
+        "--gpu", required=True, metavar="NAME|sm_XY|auto|cpu", help="What to build for: a100, cpu."
+    ),
+    click.option(
+        "--resolution", multiple=True, metavar="WxH", help="In pixels; may be given again."
+    ),
+    click.option(
+        "--batch", multiple=True, type=click.IntRange(min=1), help="Images; may be given again."
+    ),
+    click.option("--dtype", type=click.Choice(tuple(DTYPES)), help="Precision of the pipeline."),
+    click.option("--quant", type=click.Choice(QUANTIZATIONS), help="Weights of the denoiser."),
+    click.option(
+        "--scope",
+        type=click.Choice(("full", "regional")),
+        default="full",
+        help="Whole components, or their repeated blocks.",
+    ),
+    click.option("--dynamic", metavar="WxH:WxH", help="One artifact for a range of resolutions."),
+    click.option("--checkpoint", metavar="PATH|REPO", help="A fine-tune; its configs decide."),
+    store_option,
+    click.option("--tune", is_flag=True, help="Measure on the GPU that is here."),
+    click.option("--no-verify", is_flag=True, help="Leave verification to `aotbuild verify`."),
+    json_option,
+)
+
+
+def build_arguments(command: Command) -> Command:
+    """The arguments of `build` and `plan`, in the order in which help shows them."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+def make_request(arguments: Arguments) -> BuildRequest:
+    """The request, after every check that needs no torch.
+
+    Raises:
+        UsageError: a recipe, GPU, resolution or range that can't be built.
+        ToolchainError: what the extra `build` installs is missing.
+    """
+    recipe = load_recipe(arguments.recipe).override(
+        dtype=arguments.dtype, quantization=arguments.quant
+    )
+    if arguments.gpu not in ("cpu", "auto"):
+        find_gpu(arguments.gpu)
+    resolutions = arguments.resolution or (recipe.call.resolution,)
+    dynamic = _range(arguments.dynamic)
+    for resolution in (*resolutions, *(dynamic or ())):
+        _check_resolution(resolution, recipe)
+    _check_installed()
+    from aotbuild.build.run import BuildRequest
+
+    return BuildRequest(
+        recipe=recipe,
+        gpu=arguments.gpu,
+        resolutions=resolutions,
+        batches=arguments.batch or (recipe.call.batch,),
+        dynamic=dynamic,
+        scope=arguments.scope,
+        checkpoint=arguments.checkpoint,
+        store=arguments.store.expanduser(),
+        verify=not arguments.no_verify,
+        tune=arguments.tune,
+    )
+
+
+def _range(text: str | None) -> tuple[str, str] | None:
+    if text is None:
+        return None
+    low, colon, high = text.partition(":")
+    if not colon:
+        raise UsageError(f"--dynamic {text}: write WxH:WxH, like 768x768:1280x1280.")
+    return low, high
+
+
+def _check_resolution(text: str, recipe: Recipe) -> None:
+    try:
+        check_resolution(text, recipe.call.multiple_px)
+    except ValueError as e:
+        raise UsageError(f"Recipe {recipe.name}: {e}.") from e
+
+
+def _check_installed() -> None:
+    missing = [name for name in NEEDED if find_spec(name) is None]
+    if missing:
+        raise ToolchainError(
+            f"Building needs {', '.join(missing)}, not installed here; loading doesn't. "
+            "Type `pip install 'aotbuild[build]'`."
+        )
