@@ -1,1 +1,1 @@
-"""x."""
+"""Build artifacts: rehearse, prepare, export, compile, package, verify."""

@@ -1,0 +1,174 @@
+"""One recorded call of a component: its arguments by name, without values. Makes no call (`rehearse` does)."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from aotbuild.build.modules import build_module
+from aotbuild.cache.manifest import ModuleIdentity
+from aotbuild.cache.signature import flatten
+from aotbuild.canonical import digest
+from aotbuild.errors import BuildError
+
+SCALARS = (type(None), bool, int, float, str)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedCall:
+    """A call that the pipeline makes of one unit, and what comes back.
+
+    Attributes:
+        unit: "unet", "vae.decode", "vae.encode".
+        component: the pipeline's name of the component, "vae".
+        method: the method to swap: "forward", "decode", "_encode".
+        call: argument name -> value; tensors are on the meta device, in the layout they came in.
+        answer: what the method returned, tensors on the meta device.
+        config: the component's config.
+        identity: of the stock module.
+        state: of the stock module, as the pipeline left it at the call.
+        precision: the dtype that the pipeline is loaded in, "float16".
+        dtype: the module's own dtype at the call; "float32" for a VAE that the pipeline upcasts.
+        casts: parameter or buffer -> dtype, of those that the pipeline has cast before the call.
+        rules: argument -> the rule that gave it its canonical form, "timestep/1".
+    """
+
+    unit: str
+    component: str
+    method: str
+    call: dict[str, Any]
+    answer: Any
+    config: dict[str, Any]
+    identity: ModuleIdentity
+    state: dict[str, Any]
+    precision: str
+    dtype: str
+    casts: dict[str, str]
+    rules: dict[str, str]
+
+    def module(self) -> nn.Module:
+        """The stock module as it is at the call: parameters on the meta device, buffers real."""
+        return apply_casts(build_module(self.config, self.precision), self.casts)
+
+    def cast(self, module: nn.Module) -> nn.Module:
+        """`module`, built in `precision` and possibly filled, as it is at the call; in place."""
+        return apply_casts(module, self.casts)
+
+    @property
+    def form(self) -> str:
+        """Digest of all that tells this call from another one of the same unit."""
+        return form(self.call, self.casts)
+
+    def tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """(path, tensor on the meta device) of each tensor argument."""
+        return ((p, v) for p, v in flatten(self.call) if isinstance(v, torch.Tensor))
+
+
+def form(call: Mapping[str, Any], casts: Mapping[str, str]) -> str:
+    """Digest of a normalised call and the dtypes that the module has at it."""
+    leaves = [[path, describe(value)] for path, value in flatten(call)]
+    return digest([leaves, dict(casts)])
+
+
+def describe(value: object) -> Any:
+    """A leaf or container marker as JSON; tensors by dtype, shape and strides."""
+    if isinstance(value, torch.Tensor):
+        return [dtype_name(value.dtype), list(value.shape), list(value.stride())]
+    return [type(value).__name__, value]
+
+
+def normalise(method: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Argument name -> value of a call of the class's `method` (whose first parameter is `self`).
+
+    Absent arguments take their declared default; what `**kwargs` caught stands under its own name.
+
+    Raises:
+        TypeError: the arguments don't fit the method.
+    """
+    signature = inspect.signature(method)
+    bound = signature.bind(None, *args, **kwargs)
+    bound.apply_defaults()
+    call: dict[str, Any] = {}
+    for index, (name, parameter) in enumerate(signature.parameters.items()):
+        value = bound.arguments[name]
+        if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
+            if value:
+                raise TypeError(f"{method.__qualname__} was called with unnamed arguments")
+        elif parameter.kind is inspect.Parameter.VAR_KEYWORD:
+            call.update(value)
+        elif index:
+            call[name] = value
+    return call
+
+
+def check_leaves(call: Mapping[str, Any], unit: str) -> None:
+    """Refuse a call with an argument that no manifest can hold.
+
+    Raises:
+        BuildError: naming the argument and its type.
+    """
+    for path, value in flatten(call):
+        if not isinstance(value, (torch.Tensor, dict, *SCALARS)):
+            raise BuildError(
+                f"{unit}: argument {path} is a {type(value).__name__}; a compiled component takes "
+                "tensors, numbers, strings, None, and dicts, lists and tuples of these."
+            )
+
+
+def canonical(call: dict[str, Any], rules: Mapping[str, str]) -> dict[str, Any]:
+    """`call` with each argument under a rule in its canonical form.
+
+    "timestep/1": a number or a tensor of one element or one per batch entry, of any real dtype,
+    becomes float32 of shape (B,), where B is the first extent of the first other tensor.
+    """
+    changed = dict(call)
+    for name in rules:
+        if name not in call:
+            raise BuildError(
+                f"Rule {rules[name]!r} is for {name!r}, but the call has {list(call)}."
+            )
+        others = (v for n, v in call.items() if n != name and isinstance(v, torch.Tensor))
+        batch = next((v.shape[0] for v in others if v.dim()), 1)
+        value = call[name]
+        size = value.numel() if isinstance(value, torch.Tensor) else 1
+        if value is None or size not in (1, batch) or getattr(value, "dim", int)() > 1:
+            raise BuildError(f"Rule {rules[name]!r} can't bring {name} = {value!r} to ({batch},).")
+        changed[name] = torch.empty(batch, dtype=torch.float32, device="meta")
+    return changed
+
+
+def map_tensors(convert: Callable[[torch.Tensor], Any], value: Any) -> Any:
+    """`value` with each tensor replaced; dicts, lists and tuples are rebuilt, all else is kept."""
+    if isinstance(value, torch.Tensor):
+        return convert(value)
+    if type(value) is dict:
+        return {k: map_tensors(convert, v) for k, v in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(map_tensors(convert, v) for v in value)
+    return value
+
+
+def to_meta(tensor: torch.Tensor) -> torch.Tensor:
+    """`tensor` without values; an expanded or gapped one in the nearest dense layout."""
+    return torch.empty_like(tensor, device="meta", requires_grad=False)
+
+
+def apply_casts(module: nn.Module, casts: Mapping[str, str]) -> nn.Module:
+    """Cast the named parameters and buffers of `module` in place."""
+    for path, dtype in casts.items():
+        owner_path, _, name = path.rpartition(".")
+        owner = module.get_submodule(owner_path)
+        table: dict[str, Any] = owner._parameters if name in owner._parameters else owner._buffers
+        new = table[name].detach().to(getattr(torch, dtype))
+        table[name] = nn.Parameter(new, False) if name in owner._parameters else new
+    return module
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """torch's name of a dtype without the prefix: "float16"."""
+    return str(dtype).removeprefix("torch.")

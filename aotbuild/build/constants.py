@@ -1,0 +1,135 @@
+"""The constant plan: where each tensor that a graph reads comes from in the stock module."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from aotbuild.build.calls import dtype_name
+from aotbuild.build.prepare import FUSED
+from aotbuild.cache.manifest import Constant
+from aotbuild.errors import BuildError
+
+STORED_LIMIT = 4096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConstantPlan:
+    """What the graph reads.
+
+    Attributes:
+        constants: one entry per tensor, sorted by name.
+        unused: parameters and buffers of the stock module that the graph doesn't read.
+    """
+
+    constants: tuple[Constant, ...]
+    unused: tuple[str, ...]
+
+
+def constant_plan(program: torch.export.ExportedProgram, stock: nn.Module) -> ConstantPlan:
+    """The rule for every parameter, buffer and lifted constant that `program` reads.
+
+    Args:
+        program: exported from the prepared module.
+        stock: the unprepared module in the same dtypes; its values aren't read.
+
+    Raises:
+        BuildError: a tensor whose origin can't be told, or that isn't what its source is.
+    """
+    constants = tuple(
+        sorted((_constant(n, t, stock) for n, t in _used(program).items()), key=lambda c: c.name)
+    )
+    sources = {s for c in constants for s in c.sources}
+    named = [n for n, _ in (*stock.named_parameters(), *stock.named_buffers())]
+    return ConstantPlan(constants=constants, unused=tuple(n for n in named if n not in sources))
+
+
+def source_tensor(module: nn.Module, path: str) -> torch.Tensor | None:
+    """The parameter, buffer or tensor attribute at `path`, or None."""
+    found: Any = module
+    for name in path.split("."):
+        found = getattr(found, name, None)
+    return found if isinstance(found, torch.Tensor) else None
+
+
+def _used(program: torch.export.ExportedProgram) -> dict[str, torch.Tensor]:
+    """Name -> tensor of every constant that a node of the graph reads."""
+    graph = program.graph_signature
+    placeholders = {n.name: n for n in program.graph.nodes if n.op == "placeholder"}
+    targets = {
+        **graph.inputs_to_parameters,
+        **graph.inputs_to_buffers,
+        **graph.inputs_to_lifted_tensor_constants,
+    }
+    tensors = {**program.constants, **program.state_dict}
+    return {t: tensors[t] for n, t in targets.items() if placeholders[n].users}
+
+
+def _constant(name: str, tensor: torch.Tensor, stock: nn.Module) -> Constant:
+    own = source_tensor(stock, name)
+    if own is not None:
+        _check_same(name, tensor, tuple(own.shape), own.dtype)
+        return _entry(name, "tensor/1", (name,), tensor)
+    sources = _fused_sources(name, stock)
+    if sources:
+        parts = [source_tensor(stock, s) for s in sources]
+        if any(p is None for p in parts):
+            raise BuildError(f"Constant {name} is joined from {sources}, not all of which exist.")
+        rows = sum(p.shape[0] for p in parts if p is not None)
+        first = parts[0]
+        assert first is not None
+        _check_same(name, tensor, (rows, *first.shape[1:]), first.dtype)
+        return _entry(name, "concat/1", sources, tensor)
+    return _entry(name, "stored/1", (), tensor, value=_stored(name, tensor))
+
+
+def _fused_sources(name: str, stock: nn.Module) -> tuple[str, ...]:
+    """The stock paths that a fused projection's weight or bias is joined from, or none."""
+    parent, _, leaf = name.rpartition(".")
+    owner, _, fused = parent.rpartition(".")
+    prefix = f"{owner}." if owner else ""
+    return tuple(f"{prefix}{part}.{leaf}" for part in FUSED.get(fused, ()))
+
+
+def _check_same(
+    name: str, tensor: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype
+) -> None:
+    if tuple(tensor.shape) != shape or tensor.dtype != dtype:
+        raise BuildError(
+            f"Constant {name} is {dtype_name(tensor.dtype)} {tuple(tensor.shape)} in the graph, but "
+            f"its source gives {dtype_name(dtype)} {shape}: a preparation changed it in a way that "
+            "no rule describes."
+        )
+
+
+def _stored(name: str, tensor: torch.Tensor) -> tuple[float, ...]:
+    value = getattr(tensor, "constant", None)
+    real = value if value is not None else tensor
+    if math.prod(tensor.shape) > STORED_LIMIT or real.is_meta or hasattr(real, "fake_mode"):
+        raise BuildError(
+            f"Constant {name} {tuple(tensor.shape)} is no tensor of the module by any name, and its "
+            f"value can't be stored (it isn't known, or has more than {STORED_LIMIT} elements)."
+        )
+    return tuple(real.flatten().tolist())
+
+
+def _entry(
+    name: str,
+    rule: str,
+    sources: tuple[str, ...],
+    tensor: torch.Tensor,
+    value: tuple[float, ...] | None = None,
+) -> Constant:
+    return Constant(
+        name=name,
+        rule=rule,
+        sources=sources,
+        shape=tuple(tensor.shape),
+        dtype=dtype_name(tensor.dtype),
+        stride=tuple(tensor.stride()),
+        value=value,
+    )

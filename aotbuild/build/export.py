@@ -1,0 +1,262 @@
+"""Export one recorded call on fake tensors of the target's device. Compiles nothing (`compile` does).
+
+Private names of torch in use here, seen working in 2.11.0, 2.12.1, 2.13.0 and 2.14.1:
+`torch._subclasses.FakeTensorMode` (documented under "Fake tensor"), `ShapeEnv`,
+`proxy_tensor.CONSTANT_NUMEL_LIMIT`, and the `_state_dict` and `_constants` of `ExportedProgram`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.fx.experimental.proxy_tensor as proxy_tensor
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+from aotbuild.build.calls import SCALARS, RecordedCall, dtype_name, map_tensors
+from aotbuild.build.modules import adopt_attributes, convert_tensors, quiet
+from aotbuild.build.ranges import Range
+from aotbuild.cache.signature import Extent, Signature, Static, TensorSpec, flatten
+from aotbuild.errors import BuildError, ExportError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exported:
+    """A unit as a graph.
+
+    Attributes:
+        program: the exported program; its weights are fake tensors of its own fake mode.
+        signature: the calls it serves, inputs in the order in which the package will take them.
+        adopted: paths of tensors that were plain attributes of the module.
+        operators: operator -> how often, of those worth a look: attention, complex arithmetic.
+    """
+
+    program: torch.export.ExportedProgram
+    signature: Signature
+    adopted: tuple[str, ...]
+    operators: dict[str, int]
+
+
+def export_unit(
+    module: nn.Module, recorded: RecordedCall, *, device: str, dynamic: Range | None = None
+) -> Exported:
+    """Export `recorded` from the prepared `module`, on `device` ("cpu" or "cuda:0").
+
+    Args:
+        module: parameters on the meta device, buffers real, in the dtypes of the call. It is used
+            up: its tensors become fake ones of `device`.
+        recorded: the call, as the rehearsal made it.
+        device: no such device need be there; "cuda:0" needs a CUDA build of torch.
+        dynamic: the range to export for, of `ranges.find_range`.
+
+    Raises:
+        ExportError: torch can't trace it; names the line of the model that broke.
+    """
+    adopted = adopt_attributes(module)
+    mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv())
+    with mode, torch.no_grad(), quiet(), _no_folding(device):
+        convert_tensors(module, lambda t: _fake(t, device))
+        # A range's signature promises contiguous inputs; an exact one the strides as recorded.
+        call = map_tensors(lambda t: _fake(t.contiguous() if dynamic else t, device), recorded.call)
+        if recorded.method != "forward":
+            module.forward = getattr(module, recorded.method)
+        try:
+            program = torch.export.export(
+                module,
+                (),
+                call,
+                strict=False,
+                dynamic_shapes=dynamic.dynamic_shapes if dynamic else None,
+            )
+        except Exception as e:
+            raise ExportError(_explain(recorded, e)) from e
+    _rehome(program)
+    return Exported(
+        program=program,
+        signature=_signature(program, recorded, dynamic),
+        adopted=adopted,
+        operators=_notable(program),
+    )
+
+
+def _fake(tensor: torch.Tensor, device: str) -> torch.Tensor:
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device)
+
+
+@contextlib.contextmanager
+def _no_folding(device: str) -> Iterator[None]:
+    """Keep tracing from executing one-element constants on a GPU that isn't there."""
+    name = "CONSTANT_NUMEL_LIMIT"
+    before = getattr(proxy_tensor, name)
+    if device.startswith("cuda"):
+        setattr(proxy_tensor, name, 0)
+    try:
+        yield
+    finally:
+        setattr(proxy_tensor, name, before)
+
+
+def _rehome(program: torch.export.ExportedProgram) -> None:
+    """Move weights and constants into the fake mode that export made for the graph's inputs.
+
+    Later passes refuse a program whose tensors belong to two modes.
+    """
+    values = (n.meta.get("val") for n in program.graph.nodes)
+    mode = next((v.fake_mode for v in values if isinstance(v, FakeTensor)), None)
+    moved: dict[int, torch.Tensor] = {}
+
+    def move(tensor: Any) -> Any:
+        if not isinstance(tensor, FakeTensor) or mode is None or tensor.fake_mode is mode:
+            return tensor
+        if id(tensor) not in moved:
+            with mode:
+                new = _fake(tensor, str(tensor.device))
+            new.constant = tensor.constant  # type: ignore[attr-defined]
+            is_parameter = isinstance(tensor, nn.Parameter)
+            moved[id(tensor)] = nn.Parameter(new, False) if is_parameter else new
+        return moved[id(tensor)]
+
+    program._state_dict = {n: move(t) for n, t in program._state_dict.items()}
+    program._constants = {n: move(t) for n, t in program._constants.items()}
+    if program.example_inputs is not None:
+        args, kwargs = program.example_inputs
+        program._example_inputs = (map_tensors(move, args), map_tensors(move, kwargs))
+
+
+def _signature(
+    program: torch.export.ExportedProgram, recorded: RecordedCall, dynamic: Range | None
+) -> Signature:
+    """The call signature, its tensors in the order of the graph's inputs and outputs."""
+    values = {n.name: n.meta.get("val") for n in program.graph.nodes}
+    graph = program.graph_signature
+    paths = [p for p, _ in _leaves(recorded.call)]
+    inputs = [
+        (path, values[spec.arg.name])
+        for path, spec in zip(paths, _user(graph.input_specs, "USER_INPUT"), strict=True)
+        if isinstance(values.get(spec.arg.name), torch.Tensor)
+    ]
+    answers = [p for p, _ in _leaves(recorded.answer)]
+    specs = _user(graph.output_specs, "USER_OUTPUT")
+    if len(answers) != len(specs):
+        raise BuildError(
+            f"{recorded.unit}: the graph returns {len(specs)} values, the rehearsal saw "
+            f"{len(answers)}. A preparation of the recipe changes what the module returns."
+        )
+    outputs = [
+        (path, values[spec.arg.name])
+        for path, spec in zip(answers, specs, strict=True)
+        if isinstance(values.get(getattr(spec.arg, "name", "")), torch.Tensor)
+    ]
+    extents = dynamic.extents if dynamic else {}
+    answer_extents = dynamic.answer_extents if dynamic else {}
+    return Signature(
+        inputs=tuple(_spec(p, v, extents, recorded.rules) for p, v in inputs),
+        static=_static(recorded.call),
+        outputs=tuple(_spec(p, v, answer_extents, {}) for p, v in outputs),
+        returns=_static(recorded.answer),
+        symbols=dynamic.symbols if dynamic else (),
+    )
+
+
+def _user(specs: Any, kind: str) -> list[Any]:
+    return [s for s in specs if s.kind.name == kind]
+
+
+def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """(path, leaf) in pytree's order: dicts as they were filled, None a leaf like any other."""
+    if type(value) is dict:
+        for name, item in value.items():
+            yield from _leaves(item, f"{path}.{name}" if path else name)
+    elif type(value) in (list, tuple):
+        for i, item in enumerate(value):
+            yield from _leaves(item, f"{path}.{i}" if path else str(i))
+    else:
+        yield path, value
+
+
+def _spec(
+    path: str,
+    tensor: torch.Tensor,
+    extents: dict[str, tuple[Extent, ...]],
+    rules: dict[str, str],
+) -> TensorSpec:
+    moving = extents.get(path)
+    return TensorSpec(
+        path=path,
+        shape=moving or tuple(int(e) for e in tensor.shape),
+        dtype=dtype_name(tensor.dtype),
+        stride=None if moving else tuple(int(s) for s in tensor.stride()),
+        device=tensor.device.type,
+        rule=rules.get(path),
+    )
+
+
+def _static(value: Any) -> tuple[tuple[str, Static], ...]:
+    entries: list[tuple[str, Static]] = []
+    for path, leaf in flatten(value):
+        if isinstance(leaf, torch.Tensor):
+            continue
+        if not isinstance(leaf, (dict, *SCALARS)):
+            raise BuildError(
+                f"{path or 'the answer'} is a {type(leaf).__name__}, which no package returns; "
+                "compile a method that returns plain tensors."
+            )
+        entries.append((path, leaf))
+    return tuple(sorted(entries, key=lambda entry: entry[0]))
+
+
+def _notable(program: torch.export.ExportedProgram) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for node in program.graph.nodes:
+        name = str(node.target)
+        value = node.meta.get("val")
+        is_complex = isinstance(value, torch.Tensor) and value.dtype.is_complex
+        if node.op == "call_function" and (is_complex or "attention" in name):
+            label = f"{name} (complex)" if is_complex else name
+            counts[label] = counts.get(label, 0) + 1
+    return dict(sorted(counts.items()))
+
+
+def _explain(recorded: RecordedCall, error: Exception) -> str:
+    """One paragraph: what torch said, the model's line it said it of, the way out."""
+    frames = [
+        f
+        for e in _chain(error)
+        for f in traceback.extract_tb(e.__traceback__)
+        if _is_model_code(f.filename)
+    ]
+    where = "no line of the model is in the traceback"
+    if frames:
+        last = frames[-1]
+        where = f"{_below_packages(last.filename)}:{last.lineno}, `{last.line}`"
+    said = " ".join(str(error).split())[:600]
+    return (
+        f"{recorded.unit} ({recorded.identity.class_name}) can't be exported: {where}: "
+        f"{type(error).__name__}: {said}. `--scope regional` compiles the repeated blocks alone "
+        "and leaves such code to Python."
+    )
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """`error` and its causes, the deepest last."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _is_model_code(filename: str) -> bool:
+    libraries = (Path(torch.__file__).parent, Path(__file__).parent.parent, Path(sys.base_prefix))
+    path = Path(filename)
+    return path.is_file() and not any(path.is_relative_to(p) for p in libraries)
+
+
+def _below_packages(filename: str) -> str:
+    return filename.rpartition("site-packages/")[2]

@@ -1,0 +1,79 @@
+"""What a recipe does to a module before export: memory format, fused projections, attention. Changes no numbers but by rounding."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from aotbuild.errors import RecipeError
+from aotbuild.build.modules import quiet
+from aotbuild.recipe import ComponentRecipe
+
+FUSED = {
+    "to_qkv": ("to_q", "to_k", "to_v"),
+    "to_kv": ("to_k", "to_v"),
+    "to_added_qkv": ("add_q_proj", "add_k_proj", "add_v_proj"),
+}
+"""A fused projection of diffusers' attentions, and the projections it is joined from."""
+
+
+def prepare(module: nn.Module, component: ComponentRecipe) -> dict[str, Any]:
+    """Apply `component`'s preparations to `module`, whose parameters are on the meta device.
+
+    Returns:
+        What was done, for the key's part "preparation".
+
+    Raises:
+        RecipeError: the class can't be prepared so.
+    """
+    with quiet(), torch.no_grad():
+        if component.attention == "math":
+            _use_plain_attention(module)
+        if component.fuse_qkv:
+            _fuse(module)
+        if component.memory_format == "channels_last":
+            _to_channels_last(module)
+    return {
+        "memory_format": component.memory_format,
+        "fuse_qkv": component.fuse_qkv,
+        "attention": component.attention,
+        "quantization": component.quantization,
+        "rules": dict(sorted(component.rules.items())),
+    }
+
+
+def _fuse(module: nn.Module) -> None:
+    fuse = getattr(module, "fuse_qkv_projections", None)
+    if fuse is None:
+        raise RecipeError(
+            f"{type(module).__name__} can't fuse its projections: set fuse_qkv = false."
+        )
+    try:
+        fuse()
+    except (ValueError, AttributeError, RuntimeError) as e:
+        raise RecipeError(
+            f"{type(module).__name__} can't fuse its projections ({e}): set fuse_qkv = false."
+        ) from e
+
+
+def _use_plain_attention(module: nn.Module) -> None:
+    from diffusers.models.attention_processor import AttnProcessor, AttnProcessor2_0
+
+    processors = getattr(module, "attn_processors", {})
+    other = {type(p).__name__ for p in processors.values() if type(p) is not AttnProcessor2_0}
+    if other:
+        raise RecipeError(
+            f"attention = 'math' swaps AttnProcessor2_0 for its plain form, but "
+            f"{type(module).__name__} uses {', '.join(sorted(other))}: set attention = 'sdpa'."
+        )
+    if processors:
+        module.set_attn_processor(AttnProcessor())
+
+
+def _to_channels_last(module: nn.Module) -> None:
+    for child in module.modules():
+        if isinstance(child, (nn.Conv2d, nn.ConvTranspose2d)):
+            weight = child.weight.detach().contiguous(memory_format=torch.channels_last)
+            child.weight = nn.Parameter(weight, child.weight.requires_grad)
