@@ -19,7 +19,10 @@ COMMANDS = {
     "list": ("store:list_artifacts", "List the artifacts of a store."),
     "show": ("store:show", "Show one artifact's manifest."),
     "explain": ("store:explain", "Say what makes two keys differ."),
-    "verify": ("verify:verify", "Compare an artifact with the eager module, and record the result."),
+    "verify": (
+        "verify:verify",
+        "Compare an artifact with the eager module, and record the result.",
+    ),
     "prune": ("prune:prune", "Remove artifacts, and what dead builds left behind."),
     "doctor": ("doctor:doctor", "Say what this machine is, and which artifacts it would use."),
     "demo": ("demo:demo", "Build `tiny`, run it eagerly and from artifacts, draw the difference."),

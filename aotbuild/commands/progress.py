@@ -39,7 +39,9 @@ def describe(event: Event) -> str:
     """One event as one line: component, stage, seconds or what is going on."""
     tail = event.message or ("..." if event.seconds is None else "")
     time_spent = "" if event.seconds is None else human_seconds(event.seconds)
-    return "  ".join(p for p in (f"{event.component:<12}", f"{event.stage:<9}", time_spent, tail) if p)
+    return "  ".join(
+        p for p in (f"{event.component:<12}", f"{event.stage:<9}", time_spent, tail) if p
+    )
 
 
 def _plain(event: Event) -> None:

@@ -1,0 +1,52 @@
+"""An artifact as the reading commands show it: one JSON object, or a row of a table."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aotbuild.cache.artifact import Broken, Entry
+from aotbuild.cache.store import Store
+from aotbuild.commands.output import human_bytes
+
+HEADER = ("component", "calls", "target", "torch", "size", "verified", "key")
+
+
+def to_json(store: Store, entry: Entry) -> dict[str, Any]:
+    """The artifact object of `build --json`; what only a build knows is null."""
+    manifest = entry.manifest
+    return {
+        "key": manifest.key,
+        "component": manifest.component,
+        "path": str(entry.folder),
+        "signature": manifest.signature.to_json(),
+        "bytes": entry.bytes,
+        "cached": True,
+        "verified": is_verified(store, entry),
+        "seconds": dict.fromkeys(("rehearse", "export", "compile", "verify")),
+    }
+
+
+def broken_json(broken: Broken) -> dict[str, str]:
+    """A folder that can't be used, and why."""
+    return {"path": str(broken.folder), "reason": broken.reason}
+
+
+def row(store: Store, entry: Entry) -> tuple[str, ...]:
+    """One line under `HEADER`."""
+    manifest = entry.manifest
+    verified = "yes" if is_verified(store, entry) else "no"
+    first = next(manifest.signature.sizes(), "no tensors")
+    return (
+        manifest.component,
+        first,
+        manifest.target.arch,
+        manifest.target.torch,
+        human_bytes(entry.bytes),
+        verified,
+        manifest.key[:12],
+    )
+
+
+def is_verified(store: Store, entry: Entry) -> bool:
+    """Whether some machine's record says that it passed."""
+    return any(record.get("passed") is True for record in store.verifications(entry))

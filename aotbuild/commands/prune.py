@@ -1,0 +1,94 @@
+"""`prune`: what to remove from a store, said on the command line; `cache.prune` removes it."""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from aotbuild.cache.prune import Pruned, Removal
+from aotbuild.cache.store import Store
+from aotbuild.commands.output import human_bytes, json_option, print_json, store_option
+from aotbuild.errors import StoreError, UsageError
+
+_UNITS = {"kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "": 1}
+
+
+@click.command()
+@click.argument("key", required=False)
+@click.option("--broken", is_flag=True, help="What doesn't verify, and what dead builds left.")
+@click.option("--older-than", type=click.FloatRange(min=0), metavar="DAYS", help="By age.")
+@click.option("--max-size", metavar="SIZE", help="The oldest, until SIZE is kept: 5GB.")
+@click.option("--dry-run", is_flag=True, help="Only say what would go.")
+@store_option
+@json_option
+def prune(
+    key: str | None,
+    broken: bool,
+    older_than: float | None,
+    max_size: str | None,
+    dry_run: bool,
+    store: Path,
+    as_json: bool,
+) -> None:
+    """Remove artifacts: those whose keys begin with KEY, broken ones, old ones, or the excess."""
+    if key is None and not broken and older_than is None and max_size is None:
+        raise UsageError(
+            "Nothing said to remove: give the beginning of a key, --broken, --older-than DAYS or "
+            "--max-size SIZE; --dry-run shows what would go."
+        )
+    pruned = Store(store).prune(
+        broken=broken,
+        key=key,
+        older_than_s=None if older_than is None else older_than * 86400,
+        max_bytes=None if max_size is None else parse_size(max_size),
+        now_s=time.time(),
+        dry_run=dry_run,
+    )
+    _print(pruned, dry_run, as_json)
+
+
+def parse_size(text: str) -> int:
+    """Bytes of "5GB", "300 MB" or "1000".
+
+    Raises:
+        UsageError: it isn't a size.
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(kB|MB|GB|TB|)", text)
+    if match is None:
+        raise UsageError(f"--max-size {text}: write a size like 500MB or 5GB.")
+    return int(float(match[1]) * _UNITS[match[2]])
+
+
+def _print(pruned: Pruned, dry_run: bool, as_json: bool) -> None:
+    if as_json:
+        print_json(
+            {
+                "dry_run": dry_run,
+                "removed": [_to_json(r) for r in pruned.removed],
+                "failed": [{**_to_json(r), "error": why} for r, why in pruned.failed],
+            }
+        )
+    else:
+        for removal in pruned.removed:
+            click.echo(f"{human_bytes(removal.bytes):>9}  {removal.path}  {removal.reason}")
+        total = human_bytes(sum(r.bytes for r in pruned.removed))
+        click.echo(f"{'would free' if dry_run else 'freed'} {total}")
+    if pruned.failed:
+        removal, why = pruned.failed[0]
+        raise StoreError(
+            f"{len(pruned.failed)} of {len(pruned.failed) + len(pruned.removed)} couldn't be "
+            f"removed, {removal.path} among them: {why}."
+        )
+
+
+def _to_json(removal: Removal) -> dict[str, Any]:
+    return {
+        "key": removal.key,
+        "path": str(removal.path),
+        "bytes": removal.bytes,
+        "reason": removal.reason,
+    }
