@@ -22,6 +22,9 @@ PART_NAMES = (
 )
 """Fixed order. `rules` is the revision of our own lowering and repacking."""
 
+ABSENT = "(absent)"
+"""What a difference shows where one side has no such entry."""
+
 RULES_REVISION = 1
 """Raised whenever lowering, linking or repacking changes what bytes come out."""
 
@@ -78,17 +81,17 @@ def differences(ours: Iterable[Part], theirs: Iterable[Part]) -> Iterator[tuple[
     """
     left, right = {p.name: p.value for p in ours}, {p.name: p.value for p in theirs}
     for name in PART_NAMES:
-        yield from _differences(name, left.get(name), right.get(name))
+        yield from json_differences(name, left.get(name), right.get(name))
 
 
-def _differences(path: str, left: Any, right: Any) -> Iterator[tuple[str, Any, Any]]:
-    if type(left) is type(right) and left == right:
-        return
+def json_differences(path: str, left: Any, right: Any) -> Iterator[tuple[str, Any, Any]]:
+    """(path, left value, right value) of each leaf in which two JSON documents differ; 1 isn't true."""
     if isinstance(left, dict) and isinstance(right, dict):
         for name in sorted({*left, *right}):
-            yield from _differences(f"{path}.{name}", left.get(name), right.get(name))
+            inner = f"{path}.{name}" if path else name
+            yield from json_differences(inner, left.get(name, ABSENT), right.get(name, ABSENT))
     elif isinstance(left, list) and isinstance(right, list) and len(left) == len(right):
         for i, (a, b) in enumerate(zip(left, right, strict=True)):
-            yield from _differences(f"{path}.{i}", a, b)
-    else:
+            yield from json_differences(f"{path}.{i}" if path else str(i), a, b)
+    elif type(left) is not type(right) or left != right:
         yield path, left, right

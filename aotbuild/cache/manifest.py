@@ -177,7 +177,9 @@ class Manifest:
                 **{
                     **d,
                     "parts": tuple(Part.from_json(p) for p in d["parts"]),
-                    "module": ModuleIdentity(**checked_fields(ModuleIdentity, d["module"], "module")),
+                    "module": ModuleIdentity(
+                        **checked_fields(ModuleIdentity, d["module"], "module")
+                    ),
                     "signature": Signature.from_json(d["signature"]),
                     "constants": tuple(Constant.from_json(c) for c in d["constants"]),
                     "target": Target.from_json(d["target"]),
@@ -204,10 +206,13 @@ class Manifest:
         try:
             document = json.loads(data)
             recorded = document.pop("sha256")
-        except (ValueError, KeyError, AttributeError, RecursionError) as e:
+            actual = digest(document)
+        except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as e:
             raise ManifestError(f"{where} isn't a manifest: {e}. {_ADVICE}") from e
-        if recorded != digest(document):
-            raise ManifestError(f"{where} was altered: its sha256 isn't that of its text. {_ADVICE}")
+        if recorded != actual:
+            raise ManifestError(
+                f"{where} was altered: its sha256 isn't that of its text. {_ADVICE}"
+            )
         try:
             manifest = cls.from_json(document)
         except ManifestError as e:

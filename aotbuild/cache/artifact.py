@@ -1,0 +1,105 @@
+"""One artifact's folder: reading it, and checking that it is what its manifest says. Knows no store (`store` does)."""
+
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+from aotbuild.cache.library import BROKEN, open_file, read_library
+from aotbuild.cache.manifest import Manifest
+from aotbuild.errors import ArtifactError, IntegrityError, ManifestError
+
+MANIFEST = "manifest.json"
+PACKAGE = "package.pt2"
+VERIFICATIONS = "verifications"
+
+_LARGEST_MANIFEST_BYTES = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """An artifact whose manifest reads and whose folder holds what it must; its package isn't hashed yet."""
+
+    folder: Path
+    manifest: Manifest
+
+    @property
+    def bytes(self) -> int:
+        """Size of the package and its manifest on disk."""
+        return self.manifest.package.bytes + len(self.manifest.to_bytes())
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """A folder among the artifacts that can't be used, and why."""
+
+    folder: Path
+    reason: str
+
+
+def read_entry(folder: Path) -> Entry:
+    """The artifact in `folder`, from its manifest and its listing alone.
+
+    Raises:
+        ManifestError: the manifest doesn't read, was altered, or is of another format.
+        IntegrityError: a file too many or too few, a link, a package of another size.
+    """
+    _check_listing(folder)
+    fd = open_file(folder, MANIFEST)
+    with os.fdopen(fd, "rb") as file:
+        data = file.read(_LARGEST_MANIFEST_BYTES + 1)
+    if len(data) > _LARGEST_MANIFEST_BYTES:
+        raise ManifestError(f"{folder / MANIFEST} is larger than any manifest. {BROKEN}.")
+    manifest = Manifest.from_bytes(data, where=str(folder / MANIFEST))
+    if manifest.package.name != PACKAGE:
+        raise ManifestError(f"{folder / MANIFEST} calls its package {manifest.package.name!r}.")
+    size = (folder / PACKAGE).stat(follow_symlinks=False).st_size
+    if size != manifest.package.bytes:
+        raise IntegrityError(
+            f"{folder / PACKAGE} has {size} bytes, and the manifest says "
+            f"{manifest.package.bytes}. {BROKEN}."
+        )
+    return Entry(folder, manifest)
+
+
+def read_or_broken(folder: Path) -> Entry | Broken:
+    """As `read_entry`, with what is wrong as a value."""
+    try:
+        return read_entry(folder)
+    except (ArtifactError, OSError) as e:
+        return Broken(folder, str(e))
+
+
+def verify_artifact(folder: Path) -> Entry:
+    """The artifact in `folder` with every byte of it hashed: manifest, package, library inside.
+
+    Raises:
+        ManifestError, IntegrityError: what differs from what the manifest says.
+    """
+    entry = read_entry(folder)
+    read_library(folder, entry.manifest)
+    return entry
+
+
+def _check_listing(folder: Path) -> None:
+    """Exactly the known names; regular files and one folder, and no link anywhere."""
+    try:
+        if not stat.S_ISDIR(folder.lstat().st_mode):
+            raise IntegrityError(f"{folder} isn't a folder. {BROKEN}.")
+        found = {e.name: e for e in os.scandir(folder)}
+        records = list(os.scandir(folder / VERIFICATIONS)) if VERIFICATIONS in found else []
+    except OSError as e:
+        raise IntegrityError(f"{folder} can't be read: {e.strerror}. {BROKEN}.") from e
+    for entry in (*found.values(), *records):
+        if entry.is_symlink():
+            raise IntegrityError(
+                f"{entry.path} is a symbolic link, which artifacts never hold. {BROKEN}."
+            )
+    unknown = sorted(set(found) - {MANIFEST, PACKAGE, VERIFICATIONS})
+    missing = sorted({MANIFEST, PACKAGE} - set(found))
+    if unknown:
+        raise IntegrityError(f"{folder} holds {unknown[0]!r}, which no artifact has. {BROKEN}.")
+    if missing:
+        raise IntegrityError(f"{folder} holds no {missing[0]}. {BROKEN}.")

@@ -1,0 +1,146 @@
+"""Whether an artifact serves a given module on a given machine, and which of several is best. Reads no file, asks no machine."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from aotbuild.cache.key import json_differences
+from aotbuild.cache.manifest import Manifest, ModuleIdentity
+from aotbuild.canonical import canonical_bytes
+from aotbuild.target import Rejected, Target, Verdict, verdict_of
+from aotbuild.target import judge as judge_target
+
+_SHOWN = 3
+"""Differences that a reason spells out; the rest are counted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModuleFacts:
+    """What a loader knows of the module that it wants an artifact for.
+
+    Attributes:
+        identity: its class, config and source.
+        state: what an export of it would freeze, see `loaders.state`.
+        precision: the dtype its pipeline was loaded in, "float16".
+        device: the kind of device its parameters are on: it decides which artifacts are wanted.
+        versions: installed packages by name, to word a refusal.
+    """
+
+    identity: ModuleIdentity
+    state: Mapping[str, Any]
+    precision: str
+    device: str
+    versions: Mapping[str, str | None] = field(default_factory=dict)
+
+
+def judge(
+    manifest: Manifest,
+    facts: ModuleFacts,
+    machine: Target,
+    *,
+    records: Iterable[Mapping[str, Any]] = (),
+) -> Verdict:
+    """Whether the artifact serves this module on this machine, with every reason why not.
+
+    Args:
+        manifest: the artifact's.
+        facts: the module's.
+        machine: `probe.this_machine(facts.device)`.
+        records: verification records, the manifest's own among them or not.
+    """
+    torch = verified_torch((*manifest.verification, *records))
+    target = judge_target(manifest.target, machine, verified_torch=torch)
+    reasons = [
+        *_module_reasons(manifest, facts),
+        *_state_reasons(manifest, facts),
+        *(target.reasons if isinstance(target, Rejected) else ()),
+    ]
+    return verdict_of(reasons, None if isinstance(target, Rejected) else target.note)
+
+
+def rank(
+    manifest: Manifest, machine: Target, *, records: Iterable[Mapping[str, Any]] = ()
+) -> tuple[bool, int, bool, str]:
+    """A sort key, best first, for artifacts that `judge` accepts.
+
+    Exact before dynamic, this architecture before the nearest lower one, verified before
+    unverified; then the key, so that the order never depends on the file system.
+    """
+    level = re.search(r"(\d+)[af]?$", manifest.target.arch)
+    unverified = not verified(manifest, machine, records=records)
+    return manifest.signature.dynamic, -int(level[1]) if level else 0, unverified, manifest.key
+
+
+def verified(
+    manifest: Manifest, machine: Target, *, records: Iterable[Mapping[str, Any]] = ()
+) -> bool:
+    """Whether a record says that the artifact passed on a machine of this architecture."""
+    return any(
+        record.get("passed") is True
+        and isinstance(found := record.get("target"), Mapping)
+        and (found.get("device"), found.get("arch")) == (machine.device, machine.arch)
+        for record in (*manifest.verification, *records)
+    )
+
+
+def verified_torch(records: Iterable[Mapping[str, Any]]) -> frozenset[str]:
+    """The full torch versions of the machines on which the records say that the artifact passed."""
+    return frozenset(
+        found["torch"]
+        for record in records
+        if record.get("passed") is True
+        and isinstance(found := record.get("target"), Mapping)
+        and isinstance(found.get("torch"), str)
+    )
+
+
+def _module_reasons(manifest: Manifest, facts: ModuleFacts) -> Iterator[str]:
+    built, here = manifest.module, facts.identity
+    if built.class_name != here.class_name:
+        yield f"It is a {built.class_name}, and the module is a {here.class_name}."
+        return
+    if built.config_sha256 != here.config_sha256:
+        differing = _spelled(json_differences("", built.config, here.config))
+        yield f"The module's config isn't the one it was built from: {differing}."
+    if built.source_sha256 != here.source_sha256:
+        yield f"The source of {here.class_name} isn't what it was built from{_versions(manifest, facts)}."
+    if manifest.precision != facts.precision:
+        yield f"It is built for {manifest.precision}, and the pipeline was loaded in {facts.precision}."
+    if manifest.target.device != facts.device:
+        yield f"It is built for {manifest.target.device}, and the module is on {facts.device}."
+
+
+def _versions(manifest: Manifest, facts: ModuleFacts) -> str:
+    """Versions that differ of what the source came from: diffusers, and torchao where it quantizes."""
+    recorded = next((p.value for p in manifest.parts if p.name == "versions"), None)
+    if not isinstance(recorded, Mapping):
+        return ""
+    return "".join(
+        f" ({name} {recorded[name]}, here {facts.versions[name]})"
+        for name in ("diffusers", "torchao")
+        if name in recorded and name in facts.versions and recorded[name] != facts.versions[name]
+    )
+
+
+def _state_reasons(manifest: Manifest, facts: ModuleFacts) -> Iterator[str]:
+    here = json.loads(canonical_bytes(dict(facts.state)))
+    differing = _spelled(json_differences("", manifest.state, here))
+    if differing:
+        yield f"The module's state isn't the one that was exported: {differing}."
+
+
+def _spelled(differences: Iterable[tuple[str, Any, Any]]) -> str:
+    """ "use_tiling is true (built with false), and 2 more"."""
+    found = list(differences)
+    shown = [f"{path} is {_short(b)} (built with {_short(a)})" for path, a, b in found[:_SHOWN]]
+    more = [f"and {len(found) - _SHOWN} more"] if len(found) > _SHOWN else []
+    return ", ".join(shown + more)
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value, sort_keys=True)
+    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,0 +1,68 @@
+"""Verification records as files: what an artifact passed, added after it was built. What passes is `build.verify`'s."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from aotbuild.cache.library import open_file
+from aotbuild.canonical import canonical_bytes
+from aotbuild.errors import ArtifactError, StoreError
+from aotbuild.target import Target
+
+log = logging.getLogger(__name__)
+
+_LARGEST_RECORD_BYTES = 1 << 20
+
+
+def record_bytes(record: Mapping[str, Any]) -> tuple[str, bytes]:
+    """(file name, bytes) of a record: canonical JSON, named by its digest.
+
+    Raises:
+        StoreError: it doesn't say whether it `passed`, or on which `target`.
+    """
+    try:
+        check_record(record)
+        data = canonical_bytes(dict(record)) + b"\n"
+    except (ValueError, TypeError) as e:
+        raise StoreError(f"Not a verification record: {e}.") from e
+    return _name(data), data
+
+
+def check_record(record: object) -> None:
+    """Refuse with a ValueError a record that lacks what `match` reads of it."""
+    if not isinstance(record, Mapping) or not isinstance(record.get("passed"), bool):
+        raise ValueError("`passed` must be true or false")
+    Target.from_json(record.get("target"))
+
+
+def read_records(folder: Path) -> Iterator[dict[str, Any]]:
+    """The records in `folder`, sorted by name; one that was altered is left out with a WARNING."""
+    try:
+        names = sorted(e.name for e in os.scandir(folder) if e.name.endswith(".json"))
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    for name in names:
+        try:
+            yield _read(folder, name)
+        except (ArtifactError, ValueError, TypeError, RecursionError, OSError) as e:
+            log.warning("ignored the verification record %s: %s", folder / name, e)
+
+
+def _read(folder: Path, name: str) -> dict[str, Any]:
+    with os.fdopen(open_file(folder, name), "rb") as file:
+        data = file.read(_LARGEST_RECORD_BYTES)
+    if _name(data) != name:
+        raise ValueError("its name isn't the digest of its bytes")
+    record: dict[str, Any] = json.loads(data)
+    check_record(record)
+    return record
+
+
+def _name(data: bytes) -> str:
+    return f"{hashlib.sha256(data).hexdigest()[:16]}.json"

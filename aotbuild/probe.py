@@ -1,0 +1,132 @@
+"""This machine as a `Target`: the one place that asks it. Judges nothing (`target` does)."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import re
+from pathlib import Path
+from typing import Any
+
+from aotbuild.target import Target, version_tuple
+
+PACKAGES = ("torch", "diffusers", "torchao", "triton", "transformers")
+
+_LEVELS = (
+    ("x86-64-v2", "cx16 lahf_lm popcnt pni sse4_1 sse4_2 ssse3"),
+    ("x86-64-v3", "avx avx2 bmi1 bmi2 f16c fma abm movbe xsave"),
+    ("x86-64-v4", "avx512f avx512bw avx512cd avx512dq avx512vl"),
+)
+
+
+def this_machine(device: str | None = None) -> Target:
+    """What this machine and its torch are.
+
+    Args:
+        device: "cpu" for the CPU although there is a GPU; "cuda" or "cuda:1" for that GPU; None for
+            the first GPU that torch can use. Where there is no GPU the answer is always the CPU.
+    """
+    import torch
+
+    kind = "cpu" if device == "cpu" else _accelerator(torch)
+    common: dict[str, Any] = {
+        "device": kind,
+        "system": platform.system().lower(),
+        "processor": platform.machine(),
+        "torch": str(torch.__version__),
+        "cuda": torch.version.cuda,
+        "glibc": _glibc(),
+        "glibcxx": _glibcxx(),
+    }
+    if kind == "cpu":
+        return Target(**common, arch=cpu_level())
+    if kind != "cuda":
+        return Target(**common, arch=kind)
+    properties: Any = torch.cuda.get_device_properties(_index(device))
+    return Target(
+        **common,
+        arch=f"sm_{properties.major}{properties.minor}",
+        triton=versions()["triton"],
+        shared_memory_bytes=properties.shared_memory_per_block_optin,
+    )
+
+
+def default_store() -> Path:
+    """`$AOTBUILD_STORE`, else `~/.cache/aotbuild`."""
+    return Path(os.environ.get("AOTBUILD_STORE") or "~/.cache/aotbuild").expanduser()
+
+
+def versions() -> dict[str, str | None]:
+    """The installed version of each of `PACKAGES`; None where there is none. Imports none of them."""
+    found: dict[str, str | None] = {}
+    for name in PACKAGES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            found[name] = None
+    return found
+
+
+def cpu_level() -> str:
+    """This CPU's x86-64 level, "x86-64-v3"; on other processors their name, "aarch64"."""
+    if platform.machine() not in ("x86_64", "AMD64"):
+        return platform.machine()
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return "x86-64"
+    flags = re.search(r"^flags\s*:(.*)$", text, re.MULTILINE)
+    return level_of(frozenset(flags[1].split() if flags else ()))
+
+
+def level_of(flags: frozenset[str]) -> str:
+    """The highest x86-64 level that the flags of `/proc/cpuinfo` cover.
+
+    Source: x86-64 psABI, table 3.1 "Micro-Architecture Levels", in the kernel's names: `pni` is
+    SSE3, `abm` is LZCNT, `xsave` stands for OSXSAVE.
+    """
+    level = "x86-64"
+    for name, needed in _LEVELS:
+        if not flags.issuperset(needed.split()):
+            break
+        level = name
+    return level
+
+
+def highest_version(data: bytes, prefix: str) -> str | None:
+    """The highest version V of the strings "PREFIX_V" in a library's bytes."""
+    found = re.findall(rb"%s_(\d+(?:\.\d+)+)\0" % prefix.encode(), data)
+    return max((v.decode() for v in found), key=version_tuple, default=None)
+
+
+def _accelerator(torch: Any) -> str:
+    if torch.version.hip is not None and torch.cuda.is_available():
+        return "rocm"
+    if torch.cuda.is_available():
+        return "cuda"
+    if hasattr(torch, "xpu") and torch.xpu.is_available():
+        return "xpu"
+    return "mps" if torch.backends.mps.is_available() else "cpu"
+
+
+def _index(device: str | None) -> int:
+    return int(device.partition(":")[2] or 0) if device else 0
+
+
+def _glibc() -> str | None:
+    try:
+        name, _, version = (os.confstr("CS_GNU_LIBC_VERSION") or "").partition(" ")
+    except (ValueError, OSError):
+        return None
+    return version if name == "glibc" else None
+
+
+def _glibcxx() -> str | None:
+    """Of the libstdc++ that torch loaded: what the artifact will be linked against."""
+    try:
+        maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
+        loaded = re.search(r"\s(/\S*libstdc\+\+\.so\.6\S*)$", maps, re.MULTILINE)
+        return highest_version(Path(loaded[1]).read_bytes(), "GLIBCXX") if loaded else None
+    except OSError:
+        return None
