@@ -1,4 +1,4 @@
-"""One recorded call of a component: its arguments by name, without values. Makes no call (`rehearse` does)."""
+"""One recorded call of a component: arguments by name, no values. Makes no call itself."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def _constant(name: str, tensor: torch.Tensor, stock: nn.Module) -> Constant:
     if own is not None:
         _check_same(name, tensor, tuple(own.shape), own.dtype)
         return _entry(name, "tensor/1", (name,), tensor)
-    sources = _fused_sources(name, stock)
+    sources = _fused_sources(name)
     if sources:
         parts = [source_tensor(stock, s) for s in sources]
         if any(p is None for p in parts):
@@ -87,7 +87,7 @@ def _constant(name: str, tensor: torch.Tensor, stock: nn.Module) -> Constant:
     return _entry(name, "stored/1", (), tensor, value=_stored(name, tensor))
 
 
-def _fused_sources(name: str, stock: nn.Module) -> tuple[str, ...]:
+def _fused_sources(name: str) -> tuple[str, ...]:
     """The stock paths that a fused projection's weight or bias is joined from, or none."""
     parent, _, leaf = name.rpartition(".")
     owner, _, fused = parent.rpartition(".")
@@ -100,9 +100,9 @@ def _check_same(
 ) -> None:
     if tuple(tensor.shape) != shape or tensor.dtype != dtype:
         raise BuildError(
-            f"Constant {name} is {dtype_name(tensor.dtype)} {tuple(tensor.shape)} in the graph, but "
-            f"its source gives {dtype_name(dtype)} {shape}: a preparation changed it in a way that "
-            "no rule describes."
+            f"Constant {name} is {dtype_name(tensor.dtype)} {tuple(tensor.shape)} in the graph, "
+            f"but its source gives {dtype_name(dtype)} {shape}: a preparation changed it in a way "
+            "that no rule describes."
         )
 
 
@@ -111,8 +111,8 @@ def _stored(name: str, tensor: torch.Tensor) -> tuple[float, ...]:
     real = value if value is not None else tensor
     if math.prod(tensor.shape) > STORED_LIMIT or real.is_meta or hasattr(real, "fake_mode"):
         raise BuildError(
-            f"Constant {name} {tuple(tensor.shape)} is no tensor of the module by any name, and its "
-            f"value can't be stored (it isn't known, or has more than {STORED_LIMIT} elements)."
+            f"Constant {name} {tuple(tensor.shape)} is no tensor of the module by any name, and "
+            f"its value can't be stored: it isn't known, or has over {STORED_LIMIT} elements."
         )
     return tuple(real.flatten().tolist())
 

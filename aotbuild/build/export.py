@@ -1,4 +1,4 @@
-"""Export one recorded call on fake tensors of the target's device. Compiles nothing (`compile` does).
+"""Export one recorded call on fake tensors of the target's device. Compiles nothing itself.
 
 Private names of torch in use here, seen working in 2.11.0, 2.12.1, 2.13.0 and 2.14.1:
 `torch._subclasses.FakeTensorMode` (documented under "Fake tensor"), `ShapeEnv`,

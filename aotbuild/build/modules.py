@@ -1,4 +1,4 @@
-"""Build a component from its config without its weights, as `from_pretrained` would leave it; or with seeded random ones."""
+"""Build a component from its config without weights, or with random ones. Loads no checkpoint."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ def _cast_saved(module: nn.Module, dtype: torch.dtype) -> None:
                 cast = tensor.detach().to(torch.float32 if kept & set(full.split(".")) else dtype)
                 if isinstance(tensor, nn.Parameter):
                     cast = nn.Parameter(cast, tensor.requires_grad)
-                table[name] = cast  # type: ignore[assignment]
+                table[name] = cast
 
 
 def _draw(name: str, like: torch.Tensor, seed: int) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""What a recipe does to a module before export: memory format, fused projections, attention. Changes no numbers but by rounding."""
+"""What a recipe does to a module before export. Changes no result but by rounding."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from aotbuild.errors import RecipeError
 from aotbuild.build.modules import quiet
+from aotbuild.errors import RecipeError
 from aotbuild.recipe import ComponentRecipe
 
 FUSED = {
@@ -69,7 +69,8 @@ def _use_plain_attention(module: nn.Module) -> None:
             f"{type(module).__name__} uses {', '.join(sorted(other))}: set attention = 'sdpa'."
         )
     if processors:
-        module.set_attn_processor(AttnProcessor())
+        swap: Any = module.set_attn_processor
+        swap(AttnProcessor())
 
 
 def _to_channels_last(module: nn.Module) -> None:

@@ -1,11 +1,11 @@
-"""Which dimensions of a unit's call may move: read off two rehearsals at different sizes. Rehearses nothing itself."""
+"""Which dimensions of a call may move, read off two rehearsals. Rehearses nothing itself."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import product
+from itertools import pairwise, product
 from typing import Any
 
 import torch
@@ -55,8 +55,8 @@ def inner_sizes(low: Size, high: Size, multiple_px: int) -> tuple[Size, Size]:
         raise RecipeError(f"Range {w0}x{h0}:{w1}x{h1} is empty; write smallest:largest.")
     widths, heights = _choices(w0, w1, multiple_px), _choices(h0, h1, multiple_px)
     candidates = (((a, c), (b, d)) for a, b, c, d in product(widths, widths, heights, heights))
-    found = max(candidates, key=lambda pair: _separation(*pair, low, high))
-    if _separation(*found, low, high) == 0:
+    found = max(candidates, key=lambda pair: _separation(pair, low, high))
+    if _separation(found, low, high) == 0:
         raise RecipeError(
             f"Range {w0}x{h0}:{w1}x{h1} has too few sizes to tell width from height; widen it by "
             f"{multiple_px} pixels on one side, or build each resolution for itself."
@@ -97,13 +97,14 @@ def _choices(low: int, high: int, step: int) -> list[int]:
     return values[:: max(1, (len(values) + 7) // 8)]
 
 
-def _separation(first: Size, second: Size, low: Size, high: Size) -> float:
+def _separation(sizes: tuple[Size, Size], low: Size, high: Size) -> float:
     """How far apart the ratios of height, width, area and 1 are; 0 when two are the same."""
+    first, second = sizes
     width, height = Fraction(second[0], first[0]), Fraction(second[1], first[1])
     moving = [r for r, a, b in zip((width, height), low, high, strict=True) if a != b]
     ratios = [Fraction(1), *moving] + ([width * height] if len(moving) == 2 else [])
     logs = sorted(float(r) for r in ratios)
-    return min(b / a - 1 for a, b in zip(logs, logs[1:], strict=False))
+    return min(b / a - 1 for a, b in pairwise(logs))
 
 
 def _bounds(low: Size, high: Size, step: int) -> dict[str, tuple[int, int]]:

@@ -1,4 +1,4 @@
-"""Run a stock pipeline with stand-ins and keep the calls it makes of its components. Exports nothing (`export` does)."""
+"""Run a stock pipeline with stand-ins and keep its calls of its components. Exports nothing."""
 
 from __future__ import annotations
 

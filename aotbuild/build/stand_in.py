@@ -1,4 +1,4 @@
-"""Stand-ins: modules that a pipeline takes for its own, that record their calls and answer with zeros. Runs no pipeline (`rehearse` does)."""
+"""Modules that a pipeline takes for its own, and that record their calls. Runs no pipeline."""
 
 from __future__ import annotations
 
