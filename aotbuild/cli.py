@@ -1,4 +1,4 @@
-"""The command line: which commands there are, and what an error looks like; `commands` does the work."""
+"""The command line: which commands there are, what an error looks like; `commands` does the work."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ COMMANDS = {
     "demo": ("demo:demo", "Build `tiny`, run it eagerly and from artifacts, draw the difference."),
     "bench": ("bench:bench", "Measure cold starts, and what the guard costs per call."),
 }
-"""Name -> where below `aotbuild.commands` it is, and its line of help: `--help` imports no command."""
+"""Name -> where below `aotbuild.commands` it is, and its line of help, so that help imports none."""
 
 
 class LazyGroup(click.Group):
@@ -80,11 +80,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except AotbuildError as e:
         click.echo(f"aotbuild: {e}", err=True)
         return 2 if isinstance(e, UsageError) else 1
-    except (KeyboardInterrupt, click.Abort):
-        click.echo("aotbuild: interrupted; finished artifacts are in the store.", err=True)
-        return 130
     except BrokenPipeError:
         # The reader of our output is gone: nothing to say, and no flush at exit either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except OSError as e:
+        click.echo(f"aotbuild: {e.filename or 'the system'}: {e.strerror or e}.", err=True)
+        return 1
+    except (KeyboardInterrupt, click.Abort):
+        click.echo("aotbuild: interrupted; finished artifacts are in the store.", err=True)
+        return 130
     return code if isinstance(code, int) else 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from aotbuild.build.request import STAGES
 from aotbuild.cache.artifact import Broken, Entry
 from aotbuild.cache.store import Store
 from aotbuild.commands.output import human_bytes
@@ -19,10 +20,10 @@ def to_json(store: Store, entry: Entry) -> dict[str, Any]:
         "component": manifest.component,
         "path": str(entry.folder),
         "signature": manifest.signature.to_json(),
-        "bytes": entry.bytes,
+        "bytes": manifest.package.bytes,
         "cached": True,
         "verified": is_verified(store, entry),
-        "seconds": dict.fromkeys(("rehearse", "export", "compile", "verify")),
+        "seconds": dict.fromkeys(STAGES),
     }
 
 
@@ -41,7 +42,7 @@ def row(store: Store, entry: Entry) -> tuple[str, ...]:
         first,
         manifest.target.arch,
         manifest.target.torch,
-        human_bytes(entry.bytes),
+        human_bytes(manifest.package.bytes),
         verified,
         manifest.key[:12],
     )

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from aotbuild.build.request import Built, Planned
 from aotbuild.commands.output import human_bytes, human_seconds, print_json, print_table
 from aotbuild.commands.progress import progress
 from aotbuild.commands.quiet import quieten
 from aotbuild.commands.request import Arguments, build_arguments, make_request
-
-if TYPE_CHECKING:
-    from aotbuild.build.run import Built, Planned
 
 
 @click.command(short_help="Compile a recipe's components into the store.")
@@ -49,7 +47,7 @@ def build(*, as_json: bool, out: Path | None, **options: Any) -> None:
 @click.command(short_help="Say what `build` would compile, and what the store already has.")
 @build_arguments
 def plan(*, as_json: bool, **options: Any) -> None:
-    """Say what `aotbuild build` with the same arguments would compile, and what is there already."""
+    """Say what `build` with the same arguments would compile, and what is there already."""
     request = make_request(Arguments(**options))
     quieten()
     from aotbuild.build import run

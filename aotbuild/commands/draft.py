@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from aotbuild.errors import RecipeError
-from aotbuild.recipe import FORMAT, CallRecipe, ComponentRecipe, Recipe, TensorRecipe
+from aotbuild.recipe import FORMAT, CallRecipe, ComponentRecipe, Recipe, Scalar, TensorRecipe
 
 Configs = Mapping[str, Mapping[str, Any]]
 
@@ -22,7 +22,7 @@ TEXT_WIDTHS = (
 )
 """Where configs of denoisers say how wide a prompt embedding is; the first that is there counts."""
 
-INDUCTOR = {"conv_1x1_as_mm": True, "epilogue_fusion": False}
+INDUCTOR: dict[str, Scalar] = {"conv_1x1_as_mm": True, "epilogue_fusion": False}
 TOKENS = 77
 
 

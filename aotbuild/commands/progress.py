@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Protocol
 
 import click
 
+from aotbuild.build.request import Event
 from aotbuild.commands.output import human_seconds
 
 if TYPE_CHECKING:
-    from aotbuild.build.run import Event
+    from rich.console import Console
+    from rich.spinner import Spinner
 
 
 class Progress(Protocol):
@@ -51,27 +53,23 @@ def _plain(event: Event) -> None:
 class _Live:
     """A line that counts the seconds of the running stage; ended stages stay above it."""
 
-    def __init__(self, console: object) -> None:
-        from rich.console import Console
-        from rich.status import Status
+    def __init__(self, console: Console) -> None:
+        from rich.live import Live
+        from rich.spinner import Spinner
 
-        assert isinstance(console, Console)
         self._console = console
-        self._status: Status = Status("starting", console=console)
-        self._begun = time.monotonic()
-        self._text = "starting"
+        self._begun, self._text = time.monotonic(), "starting"
+        self._spinner = Spinner("dots")
+        self._live = Live(
+            get_renderable=self._render, console=console, refresh_per_second=8, transient=True
+        )
 
     def __enter__(self) -> _Live:
-        from rich.live import Live
-
-        self._live = Live(
-            get_renderable=self._render, console=self._console, refresh_per_second=8, transient=True
-        )
-        self._live.__enter__()
+        self._live.start()
         return self
 
     def __exit__(self, *details: object) -> None:
-        self._live.__exit__(None, None, None)
+        self._live.stop()
 
     def __call__(self, event: Event) -> None:
         if event.seconds is None:
@@ -79,6 +77,6 @@ class _Live:
         if event.seconds is not None or event.message:
             self._console.print(describe(event), highlight=False, markup=False)
 
-    def _render(self) -> object:
-        self._status.update(f"{self._text}  {time.monotonic() - self._begun:.0f} s")
-        return self._status
+    def _render(self) -> Spinner:
+        self._spinner.update(text=f"{self._text}  {time.monotonic() - self._begun:.0f} s")
+        return self._spinner

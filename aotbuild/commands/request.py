@@ -6,17 +6,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 
+from aotbuild.build.request import BuildRequest
 from aotbuild.commands.output import json_option, store_option
 from aotbuild.errors import ToolchainError, UsageError
 from aotbuild.gpus import find_gpu
 from aotbuild.recipe import DTYPES, QUANTIZATIONS, Recipe, check_resolution, load_recipe
-
-if TYPE_CHECKING:
-    from aotbuild.build.run import BuildRequest
+from aotbuild.target import CPU_LEVELS
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -87,15 +86,13 @@ def make_request(arguments: Arguments) -> BuildRequest:
     recipe = load_recipe(arguments.recipe).override(
         dtype=arguments.dtype, quantization=arguments.quant
     )
-    if arguments.gpu not in ("cpu", "auto"):
+    if arguments.gpu not in ("cpu", "auto", *CPU_LEVELS):
         find_gpu(arguments.gpu)
     resolutions = arguments.resolution or (recipe.call.resolution,)
     dynamic = _range(arguments.dynamic)
     for resolution in (*resolutions, *(dynamic or ())):
         _check_resolution(resolution, recipe)
     _check_installed()
-    from aotbuild.build.run import BuildRequest
-
     return BuildRequest(
         recipe=recipe,
         gpu=arguments.gpu,

@@ -1,4 +1,4 @@
-"""`verify`: an artifact held against the eager module, or against a rebuild; `build.verify` does it."""
+"""`verify`: an artifact held against the eager module, or a rebuild; `build.verify` does it."""
 
 from __future__ import annotations
 

@@ -1,0 +1,203 @@
+"""One process of `bench cold-start`: goes one way to a first step, and times each part.
+
+    python -m aotbuild.bench.cold_worker < job.json      prints a `Run` as the last line
+
+Which ways are run, how often and in what order is `cold_start`'s.
+"""
+
+from __future__ import annotations
+
+import time
+
+STARTED = time.perf_counter()
+
+import json  # noqa: E402 (the clock starts before any import)
+import statistics  # noqa: E402
+import sys  # noqa: E402
+from collections.abc import Callable  # noqa: E402
+from pathlib import Path  # noqa: E402
+from types import SimpleNamespace  # noqa: E402
+from typing import TYPE_CHECKING, Any  # noqa: E402
+
+from aotbuild.bench.ways import AOTBUILD, AOTI, COMPILE, EAGER, MEGA_CACHE, Job, Run  # noqa: E402
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from aotbuild.cache.artifact import Entry
+
+Step = Callable[[], Any]
+
+
+def run(job: Job) -> Run:
+    """Go the job's way; see `Run` for what is measured."""
+    import_libraries(job.way)
+    imported = time.perf_counter()
+    module = mapped_module(job)
+    weighted = time.perf_counter()
+    import torch
+
+    call, entry = recorded_call(job)
+    with torch.no_grad():
+        step, load_s, bind_s, derived_bytes = WAY_STEPS.get(job.way, compiled)(
+            job, module, entry, call
+        )
+        begun = time.perf_counter()
+        answer = step()
+        first_s = time.perf_counter() - begun
+        steady = [timed(step) for _ in range(job.steps)]
+    peak_bytes = peak_memory_bytes()
+    keep_answer(job, answer)
+    return Run(
+        way=job.way,
+        import_s=imported - STARTED,
+        weights_s=weighted - imported,
+        load_s=load_s,
+        bind_s=bind_s,
+        first_s=first_s,
+        steady_s=statistics.median(steady),
+        peak_bytes=peak_bytes,
+        derived_bytes=derived_bytes,
+    )
+
+
+def import_libraries(way: str) -> None:
+    """What the way would import in a service: the eager module's class is in each."""
+    import safetensors.torch  # noqa: F401
+    import torch  # noqa: F401
+    from diffusers import AutoencoderKL, UNet2DConditionModel  # noqa: F401
+
+    if way == AOTBUILD:
+        import aotbuild.loaders.load  # noqa: F401
+
+
+def mapped_module(job: Job) -> nn.Module:
+    """The eager module, its parameters views of the mapped file."""
+    from safetensors.torch import load_file
+
+    from aotbuild.build.modules import build_module
+
+    module = build_module(job.config, job.dtype)
+    module.load_state_dict(load_file(job.weights), assign=True)
+    return module.requires_grad_(False)
+
+
+def recorded_call(job: Job) -> tuple[dict[str, Any], Entry]:
+    """The call that the artifact serves, with random tensors of one seed, and the artifact."""
+    from aotbuild.build.verify import example_call
+    from aotbuild.cache.store import Store
+
+    entry = Store(Path(job.store)).find(job.key)
+    values = entry.manifest.checks.get("example_values", {})
+    signature = entry.manifest.signature
+    return example_call(signature, values, {}, device="cpu", seed=0), entry
+
+
+def eager(job: Job, module: nn.Module, entry: Entry, call: dict[str, Any]) -> tuple[Any, ...]:
+    """The stock module as it is."""
+    del job, entry
+    return (lambda: module(**call)), 0.0, 0.0, 0
+
+
+def compiled(job: Job, module: nn.Module, entry: Entry, call: dict[str, Any]) -> tuple[Any, ...]:
+    """`torch.compile` with the artifact's own preparation and options."""
+    import torch
+
+    from aotbuild.build.prepare import prepare
+    from aotbuild.recipe import ComponentRecipe
+
+    del entry
+    begun = time.perf_counter()
+    if job.way == MEGA_CACHE:
+        torch.compiler.load_cache_artifacts(Path(job.mega_cache).read_bytes())
+    loaded = time.perf_counter()
+    component = {**job.component, "methods": tuple(job.component["methods"])}
+    prepare(module, ComponentRecipe(**component))
+    options = job.component["inductor"] or None
+    function = torch.compile(module, fullgraph=True, options=options)
+    return (lambda: function(**call)), loaded - begun, time.perf_counter() - loaded, 0
+
+
+def aoti(job: Job, module: nn.Module, entry: Entry, call: dict[str, Any]) -> tuple[Any, ...]:
+    """torch's own way to load the same package, its weights bound as they are, not copied."""
+    import torch
+
+    del job
+    begun = time.perf_counter()
+    package = torch._inductor.aoti_load_package(str(entry.folder / entry.manifest.package.name))
+    loaded = time.perf_counter()
+    tensors = dict(module.state_dict(keep_vars=False))
+    constants = {}
+    for constant in entry.manifest.constants:
+        value = (
+            torch.cat([tensors[name] for name in constant.sources])
+            if len(constant.sources) > 1
+            else tensors[constant.sources[0]]
+        )
+        if value.dim() == 4 and value.stride() != constant.stride:
+            value = value.contiguous(memory_format=torch.channels_last)
+        constants[constant.name] = value
+    package.load_constants(constants, check_full_update=True, user_managed=True)
+    bound = time.perf_counter()
+    return (lambda: package(**call)), loaded - begun, bound - loaded, 0
+
+
+def artifact(job: Job, module: nn.Module, entry: Entry, call: dict[str, Any]) -> tuple[Any, ...]:
+    """`aotbuild.load`, then the stock call."""
+    import aotbuild
+
+    name = entry.manifest.component.partition(".")[0]
+    begun = time.perf_counter()
+    loaded = aotbuild.load(
+        SimpleNamespace(**{name: module}),
+        Path(job.store),
+        store=Path(job.store),
+        components=[entry.manifest.component],
+        fallback="error",
+    )
+    total_s = time.perf_counter() - begun
+    unit = loaded.metrics()[entry.manifest.component]
+    # What isn't binding is looking: listing the store, matching, hashing and opening the library.
+    step = getattr(module, entry.manifest.method)
+    return (lambda: step(**call)), total_s - unit["bind_s"], unit["bind_s"], unit["derived_bytes"]
+
+
+WAY_STEPS = {EAGER: eager, AOTI: aoti, AOTBUILD: artifact}
+"""The other ways are `compiled`."""
+
+
+def timed(step: Step) -> float:
+    """Seconds of one step."""
+    begun = time.perf_counter()
+    step()
+    return time.perf_counter() - begun
+
+
+def peak_memory_bytes() -> int:
+    """The high-water mark of this process alone.
+
+    Not `ru_maxrss`: a process inherits that from the one that started it.
+    Source: proc_pid_status(5), VmHWM.
+    """
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
+
+
+def keep_answer(job: Job, answer: Any) -> None:
+    """The answer's tensors to a file, and for a cold compile what its caches hold to another."""
+    import torch
+    from safetensors.torch import save_file
+    from torch.utils._pytree import tree_leaves
+
+    tensors = [t for t in tree_leaves(answer) if isinstance(t, torch.Tensor)]
+    save_file({str(i): t.contiguous() for i, t in enumerate(tensors)}, job.output)
+    if job.way == COMPILE:
+        saved = torch.compiler.save_cache_artifacts()
+        if saved is not None:
+            Path(job.mega_cache).write_bytes(saved[0])
+
+
+if __name__ == "__main__":
+    from dataclasses import asdict
+
+    sys.stdout.write(json.dumps(asdict(run(Job(**json.load(sys.stdin))))) + "\n")
