@@ -58,7 +58,7 @@ def default_store() -> Path:
 
 
 def versions() -> dict[str, str | None]:
-    """The installed version of each of `PACKAGES`; None where there is none. Imports none of them."""
+    """The installed version of each of `PACKAGES`, None where there is none; imports none."""
     found: dict[str, str | None] = {}
     for name in PACKAGES:
         try:

@@ -1,4 +1,7 @@
-"""What an artifact runs on, and the verdict whether a machine is such a one. Asks the machine nothing (`probe` does)."""
+"""What an artifact runs on, and the verdict whether a machine is such a one.
+
+Asks the machine nothing (`probe` does).
+"""
 
 from __future__ import annotations
 
@@ -87,7 +90,7 @@ def version_tuple(text: str) -> tuple[int, ...]:
 
 
 def is_release(torch: str) -> bool:
-    """Whether a torch version string is a published release; nightlies, vendor and git builds aren't.
+    """Whether a torch version is a published release; nightlies, vendor and git builds aren't.
 
     Source: the local suffixes of https://download.pytorch.org/whl.
     """
@@ -127,7 +130,7 @@ def _platform_reasons(artifact: Target, machine: Target) -> Iterator[str]:
     if artifact.system != machine.system:
         yield f"It is built for {artifact.system}, and this is {machine.system}."
     if artifact.processor != machine.processor:
-        yield f"It is built for {artifact.processor} processors, and this one is {machine.processor}."
+        yield f"It is built for {artifact.processor}, and this processor is {machine.processor}."
 
 
 def _device_reasons(artifact: Target, machine: Target) -> Iterator[str]:
@@ -163,21 +166,21 @@ def _cpu_reasons(artifact: Target, machine: Target) -> Iterator[str]:
 def _gpu_reasons(artifact: Target, machine: Target) -> Iterator[str]:
     built, here = _capability(artifact.arch), _capability(machine.arch)
     if built is None or here is None:
-        yield f"Its kernels are for {artifact.arch}, and the GPU here is {machine.arch}: not comparable."
+        yield f"Its kernels are for {artifact.arch}, which can't be compared with {machine.arch}."
     elif built[2] and built[:2] != here[:2]:
         yield (
             f"Its kernels are for {artifact.arch}, which runs on compute capability "
             f"{built[0]}.{built[1]} alone, and the GPU here is {machine.arch}."
         )
     elif built[0] != here[0]:
-        yield f"Its kernels are for {artifact.arch}, another generation than the GPU here, {machine.arch}."
+        yield f"Its kernels are for {artifact.arch}, another generation than {machine.arch} here."
     elif built[1] > here[1]:
         yield f"Its kernels are for {artifact.arch}, newer than the GPU here, {machine.arch}."
     elif artifact.arch != machine.arch and {artifact.arch, machine.arch} & _TEGRA:
-        yield f"Its kernels are for {artifact.arch}; Tegra and other GPUs don't share code ({machine.arch})."
+        yield f"Its kernels are for {artifact.arch}, and Tegra shares no code with {machine.arch}."
     needed, has = artifact.shared_memory_bytes or 0, machine.shared_memory_bytes or 0
     if needed > has:
-        yield f"Its kernels need {needed} bytes of shared memory a block, and the GPU here has {has}."
+        yield f"Its kernels need {needed} bytes of shared memory a block; the GPU here has {has}."
 
 
 _TEGRA = {"sm_53", "sm_62", "sm_72", "sm_87"}
@@ -204,9 +207,9 @@ def _torch_reasons(artifact: Target, machine: Target, verified: Collection[str])
                     f"artifact works with {machine.torch}; `aotbuild verify` makes one."
                 )
     if artifact.device == "cuda" == machine.device:
-        cuda = version_tuple(artifact.cuda or "")[:1], version_tuple(machine.cuda or "")[:1]
-        if cuda[0] != cuda[1]:
-            yield f"It is built for CUDA {artifact.cuda}, and this torch is built for {machine.cuda}."
+        built, here = version_tuple(artifact.cuda or "")[:1], version_tuple(machine.cuda or "")[:1]
+        if built != here:
+            yield f"It is built for CUDA {artifact.cuda}, and this torch is for {machine.cuda}."
 
 
 def _libc_reasons(artifact: Target, machine: Target) -> Iterator[str]:

@@ -1,4 +1,7 @@
-"""Artifacts as data and as files: key, signature, manifest, match, store. Knows no torch (`loaders` does)."""
+"""Artifacts as data and as files: key, signature, manifest, match, store.
+
+Knows no torch (`loaders` does).
+"""
 
 from aotbuild.cache.artifact import Broken, Entry
 from aotbuild.cache.manifest import Manifest

@@ -1,4 +1,7 @@
-"""One artifact's folder: reading it, and checking that it is what its manifest says. Knows no store (`store` does)."""
+"""One artifact's folder: reading it, and checking that it is what its manifest says.
+
+Where it lies, and how it came there, is left to `store`.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ _LARGEST_MANIFEST_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """An artifact whose manifest reads and whose folder holds what it must; its package isn't hashed yet."""
+    """An artifact whose manifest reads and whose listing is right; nothing of it is hashed yet."""
 
     folder: Path
     manifest: Manifest

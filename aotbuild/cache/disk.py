@@ -1,4 +1,7 @@
-"""Writing so that a crash leaves all or nothing, and errors of the disk as ours. Knows no artifact (`store` does)."""
+"""Writing so that a crash leaves all or nothing, and the disk's errors as ours.
+
+Knows no artifact (`artifact` does).
+"""
 
 from __future__ import annotations
 
@@ -89,8 +92,17 @@ def remove(path: Path) -> None:
             remove(path)
 
 
+def children(folder: Path) -> list[Path]:
+    """What lies in `folder`, sorted; nothing where there is no such folder."""
+    try:
+        with os.scandir(folder) as found:
+            return sorted(Path(e.path) for e in found)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
 def size_of(path: Path) -> int:
-    """Bytes of the file at `path`, or of all files below it; what vanishes meanwhile counts nothing."""
+    """Bytes of the file at `path`, or of all files below it; what vanishes counts nothing."""
     if not path.is_dir() or path.is_symlink():
         return _size(path)
     return sum(_size(Path(parent, n)) for parent, _, names in os.walk(path) for n in names)

@@ -1,4 +1,7 @@
-"""The key: sha256 over the ordered, named parts that decide an artifact's bytes. Gathers none of them (`build.run` does)."""
+"""The key: sha256 over the ordered, named parts that decide an artifact's bytes.
+
+Gathers none of them (`build.run` does).
+"""
 
 from __future__ import annotations
 
@@ -85,7 +88,7 @@ def differences(ours: Iterable[Part], theirs: Iterable[Part]) -> Iterator[tuple[
 
 
 def json_differences(path: str, left: Any, right: Any) -> Iterator[tuple[str, Any, Any]]:
-    """(path, left value, right value) of each leaf in which two JSON documents differ; 1 isn't true."""
+    """(path, left value, right value) of each leaf in which two documents differ; 1 isn't true."""
     if isinstance(left, dict) and isinstance(right, dict):
         for name in sorted({*left, *right}):
             inner = f"{path}.{name}" if path else name

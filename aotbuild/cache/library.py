@@ -1,4 +1,4 @@
-"""Verified access to a package and to the `.so` inside it. Where artifacts lie is `store`'s concern."""
+"""Verified access to a package and to the `.so` inside it. Where they lie is `store`'s concern."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BROKEN = "`aotbuild prune --broken` removes what can't be used; then build or pu
 MARKERS = frozenset(
     {"version", "byteorder", "archive_format", "archive_version", "serialization_id"}
 )
-"""Files of torch's archive format that hold a word each. Source: torch/export/pt2_archive/constants.py."""
+"""Files that hold a word each. Source: torch/export/pt2_archive/constants.py."""
 
 _LARGEST_TEXT_BYTES = 64 << 20
 _DAMAGE = (
@@ -131,7 +131,8 @@ def _fault(member: zipfile.ZipInfo, library: FileRecord) -> str | None:
     if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         return "is compressed by a method that packages don't use"
     if path.suffix == ".so":
-        return None if name == library.name else "is a library that the manifest doesn't name"
+        known = (name, member.file_size) == (library.name, library.bytes)
+        return None if known else "isn't the library that the manifest names"
     if path.suffix != ".json" and path.name not in MARKERS:
         return "is neither the library, JSON nor a marker; pickles and the like are never read"
     if member.file_size > _LARGEST_TEXT_BYTES:
@@ -139,20 +140,16 @@ def _fault(member: zipfile.ZipInfo, library: FileRecord) -> str | None:
     return None
 
 
-def read_member(archive: zipfile.ZipFile, name: str, limit_bytes: int, where: Path) -> bytes:
-    """The bytes of one member, at most `limit_bytes` of them.
+def read_member(archive: zipfile.ZipFile, name: str, where: Path) -> bytes:
+    """The bytes of one member of a package whose members were checked.
 
     Raises:
-        IntegrityError: no such member, a larger one, or one that doesn't unpack.
+        IntegrityError: no such member, or one that doesn't unpack.
     """
     try:
-        with archive.open(name) as member:
-            data = member.read(limit_bytes + 1)
+        return archive.read(name)
     except (*_DAMAGE, KeyError, OSError) as e:
         raise IntegrityError(f"{where}: member {name!r} doesn't read: {e}. {BROKEN}.") from e
-    if len(data) > limit_bytes:
-        raise IntegrityError(f"{where}: member {name!r} is larger than recorded. {BROKEN}.")
-    return data
 
 
 def read_library(folder: Path, manifest: Manifest) -> bytes:
@@ -163,7 +160,7 @@ def read_library(folder: Path, manifest: Manifest) -> bytes:
     """
     record, where = manifest.library, folder / manifest.package.name
     with open_package(folder, manifest) as archive:
-        data = read_member(archive, record.name, record.bytes, where)
+        data = read_member(archive, record.name, where)
     found = hashlib.sha256(data).hexdigest()
     if (found, len(data)) != (record.sha256, record.bytes):
         raise IntegrityError(
@@ -189,7 +186,7 @@ def open_checked(path: Path, record: FileRecord) -> int:
 
 
 def in_memory(data: bytes, record: FileRecord) -> int:
-    """A descriptor of an anonymous file that holds `data`, can't be changed any more, and is hashed."""
+    """A descriptor of an anonymous file that holds `data`, sealed, then hashed."""
     fd = os.memfd_create(record.sha256, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         with os.fdopen(fd, "wb", closefd=False) as file:

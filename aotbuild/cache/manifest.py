@@ -1,8 +1,12 @@
-"""The manifest: everything a loader must know of an artifact before it touches native code. Reads no file (`store` does)."""
+"""The manifest: everything a loader must know of an artifact before it touches native code.
+
+Reads no file (`store` does).
+"""
 
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -13,6 +17,8 @@ from aotbuild.errors import ManifestError
 from aotbuild.target import Target
 
 FORMAT = 1
+
+_FOLDER_NAME = r"[A-Za-z0-9_][A-Za-z0-9_.-]*"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +74,8 @@ class Constant:
     def from_json(cls, document: object) -> Constant:
         """The inverse of `to_json`; unknown and missing fields are a ValueError."""
         d = checked_fields(cls, document, "constant")
-        return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in d.items()})
+        fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in d.items()}
+        return cls(**fields)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +85,12 @@ class FileRecord:
     name: str
     sha256: str
     bytes: int
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.sha256, str) or not re.fullmatch(r"[0-9a-f]{64}", self.sha256):
+            raise ValueError(f"{self.name}: sha256 {self.sha256!r} isn't 64 hex digits")
+        if type(self.bytes) is not int or self.bytes < 0:
+            raise ValueError(f"{self.name}: {self.bytes!r} isn't a size in bytes")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,6 +145,15 @@ class Manifest:
             raise ValueError("key isn't the digest of its parts")
         if self.scope not in ("full", "regional"):
             raise ValueError(f"scope {self.scope!r} is neither full nor regional")
+        for name in ("state", "recipe", "checks", "provenance"):
+            if not isinstance(getattr(self, name), dict):
+                raise ValueError(f"{name}: expected an object")
+        if not all(isinstance(record, dict) for record in self.verification):
+            raise ValueError("verification: expected objects")
+        if not all(re.fullmatch(_FOLDER_NAME, part) for part in self.folder.split("/")):
+            raise ValueError(
+                f"{self.folder!r}: component, architecture or dtype isn't a plain name"
+            )
 
     @property
     def folder(self) -> str:
@@ -192,7 +214,7 @@ class Manifest:
             raise ManifestError(f"not a manifest that can be used: {e}") from e
 
     def to_bytes(self) -> bytes:
-        """The canonical bytes of `manifest.json`: the document, its own sha256 as the last entry."""
+        """The canonical bytes of `manifest.json`: the document, its sha256 as the last entry."""
         body = canonical_bytes(self.to_json())
         return body[:-1] + b',"sha256":"' + digest(self.to_json()).encode() + b'"}\n'
 

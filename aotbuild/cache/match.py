@@ -1,4 +1,7 @@
-"""Whether an artifact serves a given module on a given machine, and which of several is best. Reads no file, asks no machine."""
+"""Whether an artifact serves a given module on a given machine, and which of several is best.
+
+Reads no file and asks no machine (`store` and `probe` do).
+"""
 
 from __future__ import annotations
 
@@ -43,6 +46,7 @@ def judge(
     machine: Target,
     *,
     records: Iterable[Mapping[str, Any]] = (),
+    trial: bool = False,
 ) -> Verdict:
     """Whether the artifact serves this module on this machine, with every reason why not.
 
@@ -50,10 +54,13 @@ def judge(
         manifest: the artifact's.
         facts: the module's.
         machine: `probe.this_machine(facts.device)`.
-        records: verification records, the manifest's own among them or not.
+        records: verification records, see `Store.verifications`.
+        trial: it is being verified: what only a verification record could vouch for is let through.
     """
     torch = verified_torch((*manifest.verification, *records))
-    target = judge_target(manifest.target, machine, verified_torch=torch)
+    target = judge_target(
+        manifest.target, machine, verified_torch=torch | {machine.torch} if trial else torch
+    )
     reasons = [
         *_module_reasons(manifest, facts),
         *_state_reasons(manifest, facts),
@@ -80,22 +87,20 @@ def verified(
 ) -> bool:
     """Whether a record says that the artifact passed on a machine of this architecture."""
     return any(
-        record.get("passed") is True
-        and isinstance(found := record.get("target"), Mapping)
-        and (found.get("device"), found.get("arch")) == (machine.device, machine.arch)
+        passed(record) and record.get("arch") == machine.arch
         for record in (*manifest.verification, *records)
     )
 
 
 def verified_torch(records: Iterable[Mapping[str, Any]]) -> frozenset[str]:
-    """The full torch versions of the machines on which the records say that the artifact passed."""
-    return frozenset(
-        found["torch"]
-        for record in records
-        if record.get("passed") is True
-        and isinstance(found := record.get("target"), Mapping)
-        and isinstance(found.get("torch"), str)
-    )
+    """The full torch versions with which the records say that the artifact passed."""
+    versions = (record.get("torch") for record in records if passed(record))
+    return frozenset(v for v in versions if isinstance(v, str))
+
+
+def passed(record: Mapping[str, Any]) -> bool:
+    """Whether a verification record is of a success; one that doesn't say is."""
+    return record.get("passed", True) is True
 
 
 def _module_reasons(manifest: Manifest, facts: ModuleFacts) -> Iterator[str]:
@@ -107,15 +112,16 @@ def _module_reasons(manifest: Manifest, facts: ModuleFacts) -> Iterator[str]:
         differing = _spelled(json_differences("", built.config, here.config))
         yield f"The module's config isn't the one it was built from: {differing}."
     if built.source_sha256 != here.source_sha256:
-        yield f"The source of {here.class_name} isn't what it was built from{_versions(manifest, facts)}."
+        versions = _versions(manifest, facts)
+        yield f"The source of {here.class_name} isn't what it was built from{versions}."
     if manifest.precision != facts.precision:
-        yield f"It is built for {manifest.precision}, and the pipeline was loaded in {facts.precision}."
+        yield f"It is built for {manifest.precision}, and the pipeline is in {facts.precision}."
     if manifest.target.device != facts.device:
         yield f"It is built for {manifest.target.device}, and the module is on {facts.device}."
 
 
 def _versions(manifest: Manifest, facts: ModuleFacts) -> str:
-    """Versions that differ of what the source came from: diffusers, and torchao where it quantizes."""
+    """Which versions differ of what the source came from: diffusers, torchao."""
     recorded = next((p.value for p in manifest.parts if p.name == "versions"), None)
     if not isinstance(recorded, Mapping):
         return ""

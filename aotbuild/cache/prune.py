@@ -1,10 +1,11 @@
-"""What to remove from a store, chosen from a list of what it holds. Removes nothing itself (`store.Store.prune` does)."""
+"""What to remove from a store, and its removal. Holding the store's lock is the caller's part."""
 
 from __future__ import annotations
 
 import os
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from aotbuild.errors import ArtifactError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Item:
+class Removal:
     """Something in a store that can go, or went.
 
     Attributes:
@@ -23,7 +24,7 @@ class Item:
         key: of an artifact, where its manifest reads.
         bytes: what it takes on the disk.
         made_s: when it was written, seconds since the epoch.
-        library: hex sha256 of the library that an artifact uses, or that an extracted one claims to be.
+        library: hex sha256 of the library that an artifact uses, or that an extracted one is.
         reason: why it goes, in words; empty while nothing speaks against it.
     """
 
@@ -39,8 +40,8 @@ class Item:
 class Pruned:
     """What was removed, and (what, why) of that which couldn't be."""
 
-    removed: tuple[Item, ...]
-    failed: tuple[tuple[Item, str], ...] = ()
+    removed: tuple[Removal, ...]
+    failed: tuple[tuple[Removal, str], ...] = ()
 
 
 def choose(
@@ -52,10 +53,10 @@ def choose(
     older_than_s: float | None,
     max_bytes: int | None,
     now_s: float,
-) -> tuple[Item, ...]:
+) -> tuple[Removal, ...]:
     """What any of the arguments names, see `store.Store.prune`; `extracted` holds the libraries."""
     artifacts, libraries = list(artifact_items(entries)), list(library_items(extracted))
-    going: dict[Path, Item] = {}
+    going: dict[Path, Removal] = {}
     if broken:
         going |= {i.path: i for i in broken_items(artifacts, libraries)}
     if key:
@@ -70,30 +71,48 @@ def choose(
     return (*chosen, *orphans(chosen, artifacts, libraries))
 
 
-def artifact_items(entries: Iterable[Entry | Broken]) -> Iterator[Item]:
+def remove(chosen: Iterable[Removal], trash: Path, artifacts: Path) -> Pruned:
+    """Move each into `trash`, which the caller empties, and tidy the folders of `artifacts`.
+
+    Moving is one step, so nobody ever lists a half removed artifact.
+    """
+    removed: list[Removal] = []
+    failed: list[tuple[Removal, str]] = []
+    for number, item in enumerate(chosen):
+        try:
+            with suppress(FileNotFoundError):
+                item.path.rename(trash / str(number))
+            removed.append(item)
+        except OSError as e:
+            failed.append((item, e.strerror or str(e)))
+    disk.remove_empty(artifacts)
+    return Pruned(tuple(removed), tuple(failed))
+
+
+def artifact_items(entries: Iterable[Entry | Broken]) -> Iterator[Removal]:
     """Every artifact; one that can't be read has its reason to go already."""
     for entry in entries:
         folder, size = entry.folder, disk.size_of(entry.folder)
         if isinstance(entry, Entry):
             made_s, library = _made_s(folder / "manifest.json"), entry.manifest.library.sha256
             key = entry.manifest.key
-            yield Item(path=folder, key=key, bytes=size, made_s=made_s, library=library)
+            yield Removal(path=folder, key=key, bytes=size, made_s=made_s, library=library)
         else:
             reason, made_s = entry.reason, _made_s(folder)
-            yield Item(
+            yield Removal(
                 path=folder, key=None, bytes=size, made_s=made_s, library=None, reason=reason
             )
 
 
-def library_items(folder: Path) -> Iterator[Item]:
+def library_items(folder: Path) -> Iterator[Removal]:
     """Everything that lies among the extracted libraries."""
-    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+    for path in disk.children(folder):
         name = path.name.removesuffix(".so")
         size, made_s = disk.size_of(path), _made_s(path)
-        yield Item(path=path, key=None, bytes=size, made_s=made_s, library=name)
+        yield Removal(path=path, key=None, bytes=size, made_s=made_s, library=name)
 
 
-def broken_items(artifacts: Iterable[Item], libraries: Iterable[Item]) -> Iterator[Item]:
+def broken_items(artifacts: Iterable[Removal], libraries: Iterable[Removal]) -> Iterator[Removal]:
     """Those that can't be used, every byte of the others hashed to know."""
     for item in artifacts:
         try:
@@ -109,7 +128,7 @@ def broken_items(artifacts: Iterable[Item], libraries: Iterable[Item]) -> Iterat
             yield replace(item, reason=reason)
 
 
-def older_items(items: Iterable[Item], than_s: float, now_s: float) -> Iterator[Item]:
+def older_items(items: Iterable[Removal], than_s: float, now_s: float) -> Iterator[Removal]:
     """Those that were written more than `than_s` seconds before `now_s`."""
     for item in items:
         age_s = now_s - item.made_s
@@ -117,7 +136,9 @@ def older_items(items: Iterable[Item], than_s: float, now_s: float) -> Iterator[
             yield replace(item, reason=f"{age_s / 86400:.1f} days old")
 
 
-def excess_items(artifacts: list[Item], libraries: list[Item], max_bytes: int) -> Iterator[Item]:
+def excess_items(
+    artifacts: list[Removal], libraries: list[Removal], max_bytes: int
+) -> Iterator[Removal]:
     """The fewest old ones whose going leaves `max_bytes`; libraries that no artifact uses go first.
 
     An artifact's going takes its extracted library along, unless another uses the same.
@@ -136,7 +157,9 @@ def excess_items(artifacts: list[Item], libraries: list[Item], max_bytes: int) -
         yield replace(item, reason=f"the store is larger than {max_bytes} bytes")
 
 
-def orphans(going: list[Item], artifacts: list[Item], libraries: list[Item]) -> Iterator[Item]:
+def orphans(
+    going: list[Removal], artifacts: list[Removal], libraries: list[Removal]
+) -> Iterator[Removal]:
     """Extracted libraries of the artifacts that go, of which no artifact that stays has need."""
     paths = {item.path for item in going}
     kept = {item.library for item in artifacts if item.path not in paths}
@@ -168,5 +191,5 @@ def _made_s(path: Path) -> float:
         return 0.0
 
 
-def _age(item: Item) -> tuple[float, str]:
+def _age(item: Removal) -> tuple[float, str]:
     return item.made_s, str(item.path)

@@ -1,4 +1,7 @@
-"""Verification records as files: what an artifact passed, added after it was built. What passes is `build.verify`'s."""
+"""Verification records as files: what an artifact passed, added after it was built.
+
+What passes is `build.verify`'s to say.
+"""
 
 from __future__ import annotations
 
@@ -13,54 +16,59 @@ from typing import Any
 from aotbuild.cache.library import open_file
 from aotbuild.canonical import canonical_bytes
 from aotbuild.errors import ArtifactError, StoreError
-from aotbuild.target import Target
 
 log = logging.getLogger(__name__)
 
 _LARGEST_RECORD_BYTES = 1 << 20
 
 
-def record_bytes(record: Mapping[str, Any]) -> tuple[str, bytes]:
+def record_bytes(record: Mapping[str, Any], key: str) -> tuple[str, bytes]:
     """(file name, bytes) of a record: canonical JSON, named by its digest.
 
     Raises:
-        StoreError: it doesn't say whether it `passed`, or on which `target`.
+        StoreError: it lacks what `match` reads of it, or is another key's.
     """
     try:
-        check_record(record)
+        check_record(record, key)
         data = canonical_bytes(dict(record)) + b"\n"
     except (ValueError, TypeError) as e:
         raise StoreError(f"Not a verification record: {e}.") from e
     return _name(data), data
 
 
-def check_record(record: object) -> None:
-    """Refuse with a ValueError a record that lacks what `match` reads of it."""
-    if not isinstance(record, Mapping) or not isinstance(record.get("passed"), bool):
-        raise ValueError("`passed` must be true or false")
-    Target.from_json(record.get("target"))
+def check_record(record: object, key: str) -> None:
+    """Refuse with a ValueError a record of another key, or without what `match` reads of it."""
+    if not isinstance(record, Mapping):
+        raise ValueError("expected an object")
+    for name in ("key", "arch", "torch"):
+        if not isinstance(record.get(name), str):
+            raise ValueError(f"{name!r} must be a string")
+    if not isinstance(record.get("passed", True), bool):
+        raise ValueError("'passed' must be true or false")
+    if record["key"] != key:
+        raise ValueError(f"it is of {record['key'][:12]}, and this artifact is {key[:12]}")
 
 
-def read_records(folder: Path) -> Iterator[dict[str, Any]]:
-    """The records in `folder`, sorted by name; one that was altered is left out with a WARNING."""
+def read_records(folder: Path, key: str) -> Iterator[dict[str, Any]]:
+    """The records of `key` in `folder`, by name; an altered one is left out with a WARNING."""
     try:
         names = sorted(e.name for e in os.scandir(folder) if e.name.endswith(".json"))
     except (FileNotFoundError, NotADirectoryError):
         return
     for name in names:
         try:
-            yield _read(folder, name)
+            yield _read(folder, name, key)
         except (ArtifactError, ValueError, TypeError, RecursionError, OSError) as e:
             log.warning("ignored the verification record %s: %s", folder / name, e)
 
 
-def _read(folder: Path, name: str) -> dict[str, Any]:
+def _read(folder: Path, name: str, key: str) -> dict[str, Any]:
     with os.fdopen(open_file(folder, name), "rb") as file:
         data = file.read(_LARGEST_RECORD_BYTES)
     if _name(data) != name:
         raise ValueError("its name isn't the digest of its bytes")
     record: dict[str, Any] = json.loads(data)
-    check_record(record)
+    check_record(record, key)
     return record
 
 

@@ -1,4 +1,6 @@
-"""The store: a local folder of artifacts, written by many, never seen half written. Decides nothing about fit (`match` does).
+"""The store: a local folder of artifacts, written by many, never seen half written.
+
+Decides nothing about fit (`match` does).
 
 <root>/
     artifacts/<component>/<arch>/<signature slug>-<key, 12 hex>/    see docs/format.md
@@ -10,24 +12,23 @@
 from __future__ import annotations
 
 import os
-import secrets
 import shutil
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from aotbuild.cache import disk, library, locks
+from aotbuild.cache import catalog, disk, library, locks
 from aotbuild.cache.artifact import (
     VERIFICATIONS,
     Broken,
     Entry,
-    read_entry,
-    read_or_broken,
     verify_artifact,
 )
-from aotbuild.cache.prune import Item, Pruned, choose
+from aotbuild.cache.extracted import check_extracted, open_extracted
+from aotbuild.cache.prune import Pruned, choose, remove
 from aotbuild.cache.records import read_records, record_bytes
+from aotbuild.cache.staging import scratch
 from aotbuild.errors import ArtifactError, IntegrityError, StoreError
 
 
@@ -48,23 +49,11 @@ class Store:
         Raises:
             StoreError: the store is there and can't be read.
         """
-        for folder in self._folders():
-            found = read_or_broken(folder)
-            if isinstance(found, Broken) and not os.path.lexists(folder):
-                continue  # pruned while we looked
-            if isinstance(found, Entry) and folder != self.root / found.manifest.folder:
-                found = Broken(
-                    folder, f"{folder} isn't where its manifest belongs. {library.BROKEN}."
-                )
-            yield found
+        return catalog.entries(self.root)
 
     def get(self, key: str) -> Entry | None:
-        """The artifact of that whole key, if it is here and readable; its package isn't hashed yet."""
-        for folder in self._folders(f"-{key[:12]}"):
-            found = read_or_broken(folder)
-            if isinstance(found, Entry) and found.manifest.key == key:
-                return found
-        return None
+        """The artifact of that whole key, if it is here and readable; nothing of it is hashed."""
+        return catalog.get(self.root, key)
 
     def find(self, prefix: str) -> Entry:
         """The one artifact whose key begins with `prefix`.
@@ -73,20 +62,7 @@ class Store:
             StoreError: none does, or several do.
             ArtifactError: it is there, and can't be used.
         """
-        wanted = prefix.strip().lower()
-        folders = [f for f in self._folders() if _key_part(f).startswith(wanted[:12])]
-        found = list(map(read_or_broken, folders))
-        entries = [e for e in found if isinstance(e, Entry) and e.manifest.key.startswith(wanted)]
-        if len(entries) == 1 and wanted:
-            return entries[0]
-        if not entries and len(found) == 1 and isinstance(found[0], Broken):
-            return read_entry(found[0].folder)
-        if not entries or not wanted:
-            raise StoreError(
-                f"No artifact in {self.root} has a key that begins with {prefix!r}. `aotbuild list` shows them all."
-            )
-        keys = ", ".join(sorted(e.manifest.key[:12] for e in entries))
-        raise StoreError(f"{prefix!r} begins several keys in {self.root}: {keys}. Give more of it.")
+        return catalog.find(self.root, prefix)
 
     def verify(self, entry: Entry) -> None:
         """Hash every byte of the artifact again, and the library that was extracted from it.
@@ -99,9 +75,7 @@ class Store:
             raise IntegrityError(
                 f"{entry.folder} isn't the artifact that was listed; list it again."
             )
-        path = self._library(entry)
-        if os.path.lexists(path):
-            os.close(library.open_checked(path, entry.manifest.library))
+        check_extracted(self.root, entry)
 
     def read_member(self, entry: Entry, name: str) -> bytes:
         """One file out of the verified package.
@@ -111,37 +85,25 @@ class Store:
         """
         where = entry.folder / entry.manifest.package.name
         with library.open_package(entry.folder, entry.manifest) as archive:
-            limit = max(entry.manifest.package.bytes, entry.manifest.library.bytes)
-            return library.read_member(archive, name, limit, where)
+            return library.read_member(archive, name, where)
 
     def open_library(self, entry: Entry) -> int:
         """A descriptor of the artifact's `.so`, hashed through that very descriptor.
 
-        The package is hashed every time; the library is extracted into this store the first time, or
-        held in memory where the store can't be written or is mounted noexec. The caller closes it.
+        The package is hashed every time; the library is extracted into this store the first time,
+        or held in memory where the store can't be written or is mounted noexec. The caller closes
+        the descriptor.
 
         Raises:
             IntegrityError: the package, a member of it, or the extracted library was altered.
             StoreError: no space left to extract it.
         """
-        path = self._library(entry)
-        if self._noexec():
-            return self._in_memory(entry)
-        if os.path.lexists(path):
-            with library.open_package(entry.folder, entry.manifest):
-                pass
-        else:
-            try:
-                self._extract(entry, path)
-            except OSError as e:
-                if e.errno not in disk.UNWRITABLE:
-                    raise disk.store_error(self.root, e) from e
-                return self._in_memory(entry)
-        return library.open_checked(path, entry.manifest.library)
+        return open_extracted(self.root, entry)
 
     def verifications(self, entry: Entry) -> tuple[dict[str, Any], ...]:
-        """The records of the manifest, then those that were added, sorted by file name."""
-        return (*entry.manifest.verification, *read_records(entry.folder / VERIFICATIONS))
+        """The records of the manifest, then those that were added for its key, sorted by name."""
+        added = read_records(entry.folder / VERIFICATIONS, entry.manifest.key)
+        return (*entry.manifest.verification, *added)
 
     # Writing
 
@@ -192,9 +154,9 @@ class Store:
         """Put a record beside the artifact, outside its digest; the same one twice is one file.
 
         Raises:
-            StoreError: the store can't be written, or the record has no `passed` and `target`.
+            StoreError: the store can't be written, or the record isn't this artifact's.
         """
-        name, data = record_bytes(record)
+        name, data = record_bytes(record, entry.manifest.key)
         folder = entry.folder / VERIFICATIONS
         with disk.translated(self.root), self._scratch() as own:
             folder.mkdir(exist_ok=True)
@@ -213,19 +175,22 @@ class Store:
         now_s: float = 0.0,
         dry_run: bool = False,
     ) -> Pruned:
-        """Remove what any of the arguments names; whatever can't be removed is reported, the rest goes.
+        """Remove what any of the arguments names; what can't be removed is reported, the rest goes.
 
         Args:
-            broken: whatever doesn't verify, and what dead builders left.
+            broken: whatever doesn't verify. What dead builders left goes in any case.
             key: artifacts whose keys begin with this.
             older_than_s: artifacts that were built longer ago.
             max_bytes: the oldest, until the store is no larger.
             now_s: seconds since the epoch, that `older_than_s` counts back from.
             dry_run: only say what would go.
         """
-        with disk.translated(self.root):
-            if broken and not dry_run:
-                self._sweep()
+        if not self.root.is_dir():
+            return Pruned(())
+        with ExitStack() as held, disk.translated(self.root):
+            if not dry_run:
+                trash = held.enter_context(self._scratch())
+                held.enter_context(locks.hold(self._made("locks") / "add.lock"))
             chosen = choose(
                 self.entries(),
                 self.root / "libraries",
@@ -235,39 +200,9 @@ class Store:
                 max_bytes=max_bytes,
                 now_s=now_s,
             )
-            return Pruned(chosen) if dry_run or not chosen else self._remove(chosen)
+            return Pruned(chosen) if dry_run else remove(chosen, trash, self.root / "artifacts")
 
     # Inside
-
-    def _folders(self, ending: str = "") -> Iterator[Path]:
-        """Whatever lies where artifacts do, sorted; links are reported, never followed."""
-        level = [self.root / "artifacts"]
-        with disk.translated(self.root):
-            for _ in range(3):
-                level = [child for folder in level for child in _children(folder)]
-        yield from (f for f in level if f.name.endswith(ending))
-
-    def _library(self, entry: Entry) -> Path:
-        return self.root / "libraries" / f"{entry.manifest.library.sha256}.so"
-
-    def _noexec(self) -> bool:
-        """Whether libraries that lie in this store couldn't be mapped as code."""
-        folder = self.root / "libraries"
-        while not folder.exists() and folder != folder.parent:
-            folder = folder.parent
-        return bool(os.statvfs(folder).f_flag & os.ST_NOEXEC)
-
-    def _in_memory(self, entry: Entry) -> int:
-        data = library.read_library(entry.folder, entry.manifest)
-        return library.in_memory(data, entry.manifest.library)
-
-    def _extract(self, entry: Entry, path: Path) -> None:
-        data = library.read_library(entry.folder, entry.manifest)
-        with self._scratch() as own:
-            disk.write(own / path.name, data)
-            (own / path.name).chmod(0o444)
-            (own / path.name).replace(self._made("libraries") / path.name)
-            disk.sync(path.parent)
 
     def _take(self, staged: Entry) -> Entry:
         folder = self.root / staged.manifest.folder
@@ -292,57 +227,11 @@ class Store:
             )
         return here
 
-    def _remove(self, chosen: tuple[Item, ...]) -> Pruned:
-        removed, failed = [], []
-        with self._scratch() as trash, locks.hold(self._made("locks") / "add.lock"):
-            for number, item in enumerate(chosen):
-                try:
-                    # Renamed first: nobody ever lists a half removed artifact.
-                    item.path.rename(trash / str(number))
-                    removed.append(item)
-                except FileNotFoundError:
-                    removed.append(item)
-                except OSError as e:
-                    failed.append((item, e.strerror or str(e)))
-            disk.remove_empty(self.root / "artifacts")
-        return Pruned(tuple(removed), tuple(failed))
-
     def _made(self, name: str) -> Path:
         folder = self.root / name
         folder.mkdir(parents=True, exist_ok=True)
         return folder
 
-    @contextmanager
-    def _scratch(self) -> Iterator[Path]:
+    def _scratch(self) -> AbstractContextManager[Path]:
         """`staging`, with the system's own errors."""
-        staging = self._made("staging")
-        self._sweep()
-        name = f"{os.getpid()}-{secrets.token_hex(4)}"
-        with locks.hold(staging / f"{name}.lock"):
-            folder = staging / name
-            folder.mkdir()
-            try:
-                yield folder
-            finally:
-                shutil.rmtree(folder, ignore_errors=True)
-
-    def _sweep(self) -> None:
-        """Remove the staging folders whose owners are dead: whose locks can be had."""
-        for path in _children(self.root / "staging"):
-            name = path.name.removesuffix(".lock")
-            with locks.try_hold(self.root / "staging" / f"{name}.lock") as mine:
-                if mine:
-                    disk.remove(self.root / "staging" / name)
-
-
-def _children(folder: Path) -> list[Path]:
-    """What lies in `folder`, sorted; nothing where there is no such folder."""
-    try:
-        with os.scandir(folder) as found:
-            return sorted(Path(e.path) for e in found)
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-
-
-def _key_part(folder: Path) -> str:
-    return folder.name.rpartition("-")[2]
+        return scratch(self.root / "staging")
