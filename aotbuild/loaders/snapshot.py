@@ -1,4 +1,7 @@
-"""A picture of a module's structure that costs microseconds to compare. What a difference means is `state`'s to say."""
+"""A picture of a module's structure that costs microseconds to compare.
+
+What a difference means is `state`'s to say.
+"""
 
 from __future__ import annotations
 

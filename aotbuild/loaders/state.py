@@ -1,4 +1,7 @@
-"""Which module this is and what state it is in: what export freezes and no argument shows. Judges nothing (`cache.match` does)."""
+"""Which module this is, and its state: what export freezes and no argument shows.
+
+Judges nothing: `cache.match` does.
+"""
 
 from __future__ import annotations
 
@@ -85,7 +88,15 @@ def is_hooked(module: nn.Module) -> bool:
     if module._forward_hooks or module._forward_pre_hooks:
         return True
     found = (vars(module).get(name) for name in _HOOK_ATTRIBUTES)
-    return any(f is not None and not hasattr(f, "__aotbuild_swapped__") for f in found)
+    return any(f is not None and not _is_own(f, module) for f in found)
+
+
+def _is_own(function: object, module: nn.Module) -> bool:
+    """Whether it is our dispatcher, or the class's own method, as on a swapped module's copy."""
+    if hasattr(function, "__aotbuild_swapped__"):
+        return True
+    own = getattr(type(module), getattr(function, "__name__", ""), None)
+    return own is not None and getattr(function, "__func__", None) is own
 
 
 def depends_on_training(module: nn.Module) -> bool:

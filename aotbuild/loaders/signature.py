@@ -1,0 +1,262 @@
+"""A call brought to one form, described, and held against an artifact's signature.
+
+Runs nothing: `dispatch` does.
+"""
+
+from __future__ import annotations
+
+import dis
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from aotbuild.cache.signature import Signature, TensorSpec, flatten, parse_extent
+
+Call: TypeAlias = dict[str, Any]
+TIMESTEP = "timestep/1"
+_PLAIN = (bool, int, float, str, type(None))
+_TENSORS = (Tensor, nn.Parameter)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Method:
+    """The parameters of a method as calls are bound to them.
+
+    Attributes:
+        name: the method's.
+        positional: names that may be given by position, in order.
+        defaults: every parameter's declared default; those without one are absent.
+        names: every parameter.
+        open_keywords: whether it takes further keywords.
+        unread: parameters that the method's own code never reads.
+        signature: of the bound method.
+    """
+
+    name: str
+    positional: tuple[str, ...]
+    defaults: Mapping[str, Any]
+    names: frozenset[str]
+    open_keywords: bool
+    unread: tuple[str, ...]
+    signature: inspect.Signature
+
+
+def method_of(cls: type, name: str) -> Method:
+    """How calls of `cls.name` are bound; decorators that say what they wrap are seen through."""
+    function = inspect.unwrap(getattr(cls, name))
+    parameters = list(inspect.signature(function).parameters.values())[1:]
+    kinds = inspect.Parameter
+    by_position = (kinds.POSITIONAL_ONLY, kinds.POSITIONAL_OR_KEYWORD)
+    own = [p for p in parameters if p.kind not in (kinds.VAR_POSITIONAL, kinds.VAR_KEYWORD)]
+    return Method(
+        name=name,
+        positional=tuple(p.name for p in own if p.kind in by_position),
+        defaults={p.name: p.default for p in own if p.default is not kinds.empty},
+        names=frozenset(p.name for p in own),
+        open_keywords=any(p.kind is kinds.VAR_KEYWORD for p in parameters),
+        unread=tuple(p.name for p in own if not _reads(function, p.name)),
+        signature=inspect.Signature(parameters),
+    )
+
+
+def bind(method: Method, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call | None:
+    """The call as parameter name -> value, or None where it doesn't fit the parameters.
+
+    Absent arguments stand as their declared defaults. A random generator for a parameter that the
+    method never reads (AutoencoderKL's `decode`) counts as absent.
+    """
+    if len(args) > len(method.positional):
+        return None
+    call = dict(method.defaults)
+    given = dict(zip(method.positional, args, strict=False))
+    if given.keys() & kwargs.keys():
+        return None
+    call.update(given)
+    call.update(kwargs)
+    if not (method.names <= call.keys()):
+        return None
+    if len(call) > len(method.names) and not method.open_keywords:
+        return None
+    for name in method.unread:
+        if isinstance(call[name], torch.Generator):
+            call[name] = method.defaults.get(name)
+    return call
+
+
+def normalise(
+    module: nn.Module, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Call:
+    """`bind` for a recorder, which sees only calls that the method accepts.
+
+    Raises:
+        TypeError: the call doesn't fit the method's parameters.
+    """
+    call = bind(method_of(type(module), name), args, kwargs)
+    if call is None:
+        raise TypeError(f"{type(module).__name__}.{name} can't be called like that")
+    return call
+
+
+def fingerprint(value: Any) -> Any:
+    """A hashable description of a call: structure, shapes, dtypes, devices, plain values by type.
+
+    Raises:
+        TypeError: a leaf that is neither a strided tensor nor plain.
+    """
+    kind = type(value)
+    if kind in _TENSORS:
+        if value.layout is not torch.strided:
+            raise TypeError(f"a {value.layout} tensor")
+        return value.shape, value.dtype, value.device
+    if kind in _PLAIN:
+        return kind, value
+    if kind is dict:
+        return dict, tuple([(k, fingerprint(value[k])) for k in sorted(value)])
+    if kind in (list, tuple):
+        return kind, tuple(map(fingerprint, value))
+    raise TypeError(f"a {kind.__name__}")
+
+
+def differences(signature: Signature, call: Call, device: torch.device) -> list[str]:
+    """What keeps `call` from being one that `signature` describes; empty where it is one.
+
+    Ruled arguments must have been brought to their form. `device` is where the component is.
+    """
+    found = dict(flatten(call))
+    tensors = {p: v for p, v in found.items() if isinstance(v, Tensor)}
+    static = {p: v for p, v in found.items() if p not in tensors}
+    symbols: dict[str, int] = {}
+    ranges = {name: (low, high) for name, low, high in signature.symbols}
+    reasons = []
+    for spec in signature.inputs:
+        tensor = tensors.pop(spec.path, None)
+        if tensor is None:
+            reasons.append(
+                f"{spec.path} is {_shown(static.pop(spec.path, 'absent'))}, not a tensor"
+            )
+        elif not _fits(spec, tensor, device, ranges, symbols):
+            reasons.append(f"{spec.path} is {_described(tensor)}, not {_expected(spec, ranges)}")
+    for path, tensor in tensors.items():
+        reasons.append(f"{path} is a tensor, {_described(tensor)}")
+    for path, value in signature.static:
+        other = static.pop(path, _ABSENT)
+        if path and not _same(value, other):
+            reasons.append(f"{path} is {_shown(other)}, not {_shown(value)}")
+        elif not path and isinstance(value, dict):
+            reasons += _argument_differences(value, other)
+    reasons += [f"{path} is {_shown(value)}" for path, value in static.items()]
+    return reasons
+
+
+class _Absent:
+    def __repr__(self) -> str:
+        return "absent"
+
+
+_ABSENT = _Absent()
+
+
+def timestep(value: Any, first: Tensor) -> Tensor | None:
+    """`value` in the form of the rule "timestep/1": float32, one element per sample; else None.
+
+    A number, or a tensor of rank 0 or 1 with one element or one per sample, of any real dtype.
+
+    Source: diffusers' UNet2DConditionModel.get_time_embed makes a tensor of a number, expands it to
+    the batch and reads it as float32, so the values are the same.
+    """
+    batch = first.shape[0]
+    kind = type(value)
+    if kind in (int, float):
+        return torch.full((batch,), value, dtype=torch.float32, device=first.device)
+    if kind not in _TENSORS or value.dim() > 1 or value.dtype is torch.bool or value.is_complex():
+        return None
+    if value.dim() == 1 and value.shape[0] not in (1, batch):
+        return None
+    if value.device != first.device:
+        if value.dim() == 1:
+            return None
+        value = value.to(first.device)
+    value = value.to(torch.float32)
+    if value.dim() == 1 and value.shape[0] == batch:
+        return value  # type: ignore[no-any-return]
+    return value.reshape(1).expand(batch).contiguous()  # type: ignore[no-any-return]
+
+
+def first_tensor(call: Call, ruled: frozenset[str]) -> Tensor | None:
+    """The first tensor argument that no rule is for: its first extent is the batch."""
+    return next((v for k, v in call.items() if type(v) in _TENSORS and k not in ruled), None)
+
+
+def _fits(
+    spec: TensorSpec,
+    tensor: Tensor,
+    device: torch.device,
+    ranges: Mapping[str, tuple[int, int]],
+    symbols: dict[str, int],
+) -> bool:
+    """Whether shape, dtype and device agree; `symbols` collects what the extents solve to."""
+    if tensor.device != device or str(tensor.dtype) != f"torch.{spec.dtype}":
+        return False
+    if tensor.dim() != len(spec.shape):
+        return False
+    for extent, size in zip(spec.shape, tensor.shape, strict=True):
+        factor, symbol = parse_extent(extent)
+        if symbol is None:
+            if size != factor:
+                return False
+            continue
+        count, rest = divmod(size, factor)
+        low, high = ranges[symbol]
+        if rest or not low <= count <= high or symbols.setdefault(symbol, count) != count:
+            return False
+    return True
+
+
+def _argument_differences(expected: dict[str, Any], found: Any) -> list[str]:
+    left, right = set(expected.get("dict", ())), set(dict(found).get("dict", ()))
+    return [f"argument {n} is new" for n in sorted(right - left)] + [
+        f"argument {n} is missing" for n in sorted(left - right)
+    ]
+
+
+def _same(left: object, right: object) -> bool:
+    return type(left) is type(right) and left == right
+
+
+def _shown(value: object) -> str:
+    return _described(value) if isinstance(value, Tensor) else repr(value)
+
+
+def _described(tensor: Tensor) -> str:
+    shape = "x".join(map(str, tensor.shape)) or "scalar"
+    return f"{shape} {str(tensor.dtype).removeprefix('torch.')} on {tensor.device}"
+
+
+def _expected(spec: TensorSpec, ranges: Mapping[str, tuple[int, int]]) -> str:
+    def shown(extent: int | str) -> str:
+        factor, symbol = parse_extent(extent)
+        if symbol is None:
+            return str(factor)
+        low, high = ranges[symbol]
+        return f"({factor * low}..{factor * high})"
+
+    return f"{'x'.join(map(shown, spec.shape)) or 'scalar'} {spec.dtype} on {spec.device}"
+
+
+def _reads(function: Callable[..., Any], name: str) -> bool:
+    """Whether the function's own code can see the value of its parameter `name`.
+
+    Read off the bytecode: a parameter whose name occurs in no load, no closure, and no `locals()`.
+    """
+    code = getattr(function, "__code__", None)
+    if code is None or name in code.co_cellvars or {"locals", "eval", "exec"} & {*code.co_names}:
+        return True
+    return any(
+        i.argval == name or (isinstance(i.argval, tuple) and name in i.argval)
+        for i in dis.get_instructions(code)
+        if i.opname.startswith("LOAD_")
+    )

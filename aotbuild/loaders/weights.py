@@ -1,0 +1,147 @@
+"""The tensors of one eager module: found by path, laid out as compiled code reads them, given back.
+
+What each artifact wants of them is `constants`' concern; this keeps what all artifacts of a
+component share, so that nothing is converted or fused twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+Path = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """Where a tensor is held: a module's table of parameters, buffers or attributes, and its key."""
+
+    table: Any
+    key: Any
+
+    @property
+    def value(self) -> Any:
+        """What is there now."""
+        return self.table[self.key]
+
+
+@dataclass(frozen=True, slots=True)
+class _Adopted:
+    """A layout that eager took over, what it had before, and how to see that it still has it."""
+
+    tensor: Tensor
+    stride: tuple[int, ...]
+    pointer: int
+
+    @property
+    def live(self) -> bool:
+        return self.tensor.data_ptr() == self.pointer
+
+
+@dataclass(frozen=True, slots=True)
+class _Fused:
+    """One buffer of which several of eager's tensors are views, in order."""
+
+    buffer: Tensor
+    parts: tuple[Tensor, ...]
+    pointers: tuple[int, ...]
+
+    def holds(self, tensors: Sequence[Tensor]) -> bool:
+        return (
+            len(tensors) == len(self.parts)
+            and all(a is b for a, b in zip(tensors, self.parts, strict=True))
+            and tuple(t.data_ptr() for t in tensors) == self.pointers
+        )
+
+
+class Weights:
+    """The tensors of one component, and what the loader changed about them."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+        self._adopted: dict[str, _Adopted] = {}
+        self._fused: dict[Path, _Fused] = {}
+
+    @property
+    def derived_bytes(self) -> int:
+        """Bytes that were laid out anew; eager reads the same bytes, so they aren't held twice."""
+        made = [a.tensor for a in self._adopted.values() if a.live]
+        made += [f.buffer for f in self._fused.values()]
+        return sum(t.numel() * t.element_size() for t in made)
+
+    def find(self, path: str) -> Slot | None:
+        """The parameter, buffer or attribute at `path`; None where there is none."""
+        owner: Any = self.module
+        *steps, last = path.split(".")
+        for step in steps:
+            owner = _step(owner, step)
+            if owner is None:
+                return None
+        if isinstance(owner, nn.Module):
+            tables: Iterator[Any] = iter((owner._parameters, owner._buffers, vars(owner)))
+            return next((Slot(t, last) for t in tables if t.get(last) is not None), None)
+        if isinstance(owner, (list, tuple)):
+            return Slot(owner, int(last)) if last.isdigit() and int(last) < len(owner) else None
+        table = owner if isinstance(owner, dict) else getattr(owner, "__dict__", {})
+        return Slot(table, last) if last in table else None
+
+    def pinned(self, path: str, sources: Path = ()) -> bool:
+        """Whether an artifact already has `path` laid out in another way than fused as `sources`."""
+        adopted = self._adopted.get(path)
+        if adopted is not None and adopted.live and not sources:
+            return True
+        return any(
+            path in key and key != sources and fused.holds(fused.parts)
+            for key, fused in self._fused.items()
+        )
+
+    def lay_out(self, path: str, tensor: Tensor, stride: tuple[int, ...]) -> None:
+        """Give `tensor` the strides `stride` and an aligned address; eager reads the copy as well."""
+        before = self._adopted.get(path)
+        original = before.stride if before is not None else tensor.stride()
+        tensor.data = _copy(tensor, stride)
+        self._adopted[path] = _Adopted(tensor, tuple(original), tensor.data_ptr())
+
+    def fuse(self, sources: Path, parts: Sequence[Tensor]) -> Tensor:
+        """`parts` joined along dimension 0; each of them becomes a view of the result."""
+        fused = self._fused.get(sources)
+        if fused is not None and fused.holds(parts):
+            return fused.buffer
+        buffer = torch.cat([p.detach() for p in parts])
+        views = buffer.split([p.shape[0] for p in parts])
+        for part, view in zip(parts, views, strict=True):
+            part.data = view
+        pointers = tuple(p.data_ptr() for p in parts)
+        self._fused[sources] = _Fused(buffer, tuple(parts), pointers)
+        return buffer
+
+    def restore(self) -> None:
+        """Give eager its own tensors back, with the layout they had and the values they have now."""
+        for adopted in self._adopted.values():
+            if adopted.live:
+                adopted.tensor.data = _copy(adopted.tensor, adopted.stride)
+        for fused in self._fused.values():
+            for part, pointer in zip(fused.parts, fused.pointers, strict=True):
+                if part.data_ptr() == pointer:
+                    part.data = part.detach().clone()
+        self._adopted.clear()
+        self._fused.clear()
+
+
+def _copy(tensor: Tensor, stride: tuple[int, ...]) -> Tensor:
+    made = torch.empty_strided(tensor.shape, stride, dtype=tensor.dtype, device=tensor.device)
+    return made.copy_(tensor.detach())
+
+
+def _step(owner: Any, name: str) -> Any:
+    if isinstance(owner, nn.Module) and name in owner._modules:
+        return owner._modules[name]
+    if isinstance(owner, (list, tuple)):
+        return owner[int(name)] if name.isdigit() and int(name) < len(owner) else None
+    if isinstance(owner, dict):
+        return owner.get(name)
+    return getattr(owner, "__dict__", {}).get(name)
