@@ -140,7 +140,7 @@ _ROWS = (
 
 GPUS = {gpu.name: gpu for gpu in _ROWS}
 
-_NEEDS_AMPERE = {"bf16": "fp16", "tf32": "fp32"}
+_NEEDS_AMPERE = {"bf16": "fp16", "bfloat16": "fp16", "tf32": "fp32"}
 """Precisions that 8.0 brought, and what an older GPU has in their place."""
 
 _FIRST_CUDA = {(10, 0): (12, 8), (12, 0): (12, 8)}
@@ -193,7 +193,7 @@ def check_gpu(gpu: Gpu, dtype: str, torch_cuda: str | None, triton: str | None) 
 
     Args:
         gpu: what is built for.
-        dtype: a precision of `recipe.DTYPES`.
+        dtype: a precision of `recipe.DTYPES` (which alone tells tf32), or torch's name.
         torch_cuda: the CUDA version torch was built with; None for a CPU build.
         triton: Triton's version; None where it isn't installed.
 
