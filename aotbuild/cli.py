@@ -1,4 +1,4 @@
-"""The command line: which commands there are, what an error looks like; `commands` does the work."""
+"""The command line: which commands there are, what an error looks like; `commands` do the work."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ COMMANDS = {
     "demo": ("demo:demo", "Build `tiny`, run it eagerly and from artifacts, draw the difference."),
     "bench": ("bench:bench", "Measure cold starts, and what the guard costs per call."),
 }
-"""Name -> where below `aotbuild.commands` it is, and its line of help, so that help imports none."""
+"""Name -> where below `aotbuild.commands` it is, and its line of help: help imports no command."""
 
 
 class LazyGroup(click.Group):

@@ -92,7 +92,7 @@ def make_request(arguments: Arguments) -> BuildRequest:
     dynamic = _range(arguments.dynamic)
     for resolution in (*resolutions, *(dynamic or ())):
         _check_resolution(resolution, recipe)
-    _check_installed()
+    check_installed()
     return BuildRequest(
         recipe=recipe,
         gpu=arguments.gpu,
@@ -123,7 +123,12 @@ def _check_resolution(text: str, recipe: Recipe) -> None:
         raise UsageError(f"Recipe {recipe.name}: {e}.") from e
 
 
-def _check_installed() -> None:
+def check_installed() -> None:
+    """Refuse to go on without what the extra `build` installs.
+
+    Raises:
+        ToolchainError: naming what is missing.
+    """
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
         raise ToolchainError(

@@ -1,0 +1,172 @@
+"""`bench cold-start`: every way to a first step in fresh processes, interleaved; `report` shows."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from aotbuild.bench.ways import COMPILE, EAGER, MEGA_CACHE, WARM_FOLDER, WAYS, Job, Run
+from aotbuild.build.request import BuildRequest, Event
+from aotbuild.cache.store import Store
+from aotbuild.errors import BuildError
+from aotbuild.recipe import Recipe, load_configs
+
+Say = Callable[[str], None]
+SEED = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What one measurement is of.
+
+    Attributes:
+        recipe: with what the command line changed.
+        ways: of `WAYS`, at least one.
+        repeats: processes for each way.
+        steps: steady steps in each process.
+        store: the store that the artifact is built into.
+        work: folder for weights and caches: twice the weights' size, and more.
+    """
+
+    recipe: Recipe
+    ways: tuple[str, ...]
+    repeats: int
+    steps: int
+    store: Path
+    work: Path
+
+
+def measure(plan: Plan, *, on_event: Callable[[Event], None], say: Say) -> list[Run]:
+    """Build the denoiser's artifact, write weights once, and run each way `repeats` times.
+
+    Rounds are interleaved, so that a machine that gets slower slows every way alike. Ways that read
+    a cache need a cold compile first; where that isn't asked for it is run, and not counted.
+
+    Raises:
+        AotbuildError: the build failed, or a process of a way did.
+    """
+    component = denoiser(plan.recipe)
+    key = build_denoiser(plan, component, on_event)
+    say(f"writing random weights of {component}")
+    job = make_job(plan, component, key)
+    runs: list[Run] = []
+    if COMPILE not in plan.ways and {WARM_FOLDER, MEGA_CACHE} & set(plan.ways):
+        say("filling the caches that the warm ways read (not counted)")
+        run_way(replace(job, way=COMPILE), cache_folder(plan, COMPILE, 0))
+    for repeat in range(plan.repeats):
+        for way in (w for w in WAYS if w in plan.ways):
+            say(f"round {repeat + 1} of {plan.repeats}: {way}")
+            output = str(plan.work / f"{way}-{repeat}.safetensors")
+            runs.append(
+                run_way(replace(job, way=way, output=output), cache_folder(plan, way, repeat))
+            )
+    return compare(runs, plan)
+
+
+def denoiser(recipe: Recipe) -> str:
+    """The component that is called by `forward`: the one that a step is a call of."""
+    return next(n for n, c in recipe.components.items() if c.methods == ("forward",))
+
+
+def build_denoiser(plan: Plan, component: str, on_event: Callable[[Event], None]) -> str:
+    """The key of its artifact for this machine's CPU, in the store by then."""
+    from aotbuild.build import run
+
+    recipe = plan.recipe
+    variants = dict(list(recipe.call.variants.items())[:1])
+    request = BuildRequest(
+        recipe=replace(
+            recipe,
+            components={component: recipe.components[component]},
+            call=replace(recipe.call, variants=variants),
+        ),
+        gpu="cpu",
+        resolutions=(recipe.call.resolution,),
+        batches=(recipe.call.batch,),
+        store=plan.store,
+    )
+    return run.build(request, on_event)[0].key
+
+
+def make_job(plan: Plan, component: str, key: str) -> Job:
+    """What every process gets, the weights' file written."""
+    config = load_configs(plan.recipe.architecture)[component]
+    weights = plan.work / "weights.safetensors"
+    write_weights(config, plan.recipe.torch_dtype, weights)
+    recipe = plan.recipe.to_json()["components"][component]
+    return Job(
+        way=EAGER,
+        config=config,
+        dtype=plan.recipe.torch_dtype,
+        weights=str(weights),
+        store=str(Store(plan.store).root),
+        key=key,
+        component=recipe,
+        steps=plan.steps,
+        mega_cache=str(plan.work / "mega-cache.bin"),
+        output=str(plan.work / "output.safetensors"),
+    )
+
+
+def write_weights(config: dict[str, object], dtype: str, path: Path) -> None:
+    """Random weights of one seed, as a checkpoint holds them."""
+    from safetensors.torch import save_model
+
+    from aotbuild.build.modules import build_module, fill_random
+
+    module = build_module(config, dtype)
+    fill_random(module, SEED)
+    save_model(module, str(path))
+
+
+def cache_folder(plan: Plan, way: str, repeat: int) -> Path:
+    """Inductor's cache for one process: empty, but for the way that reads the first cold one's."""
+    if way in (COMPILE, WARM_FOLDER):
+        return plan.work / f"cache-{COMPILE}-{0 if way == WARM_FOLDER else repeat}"
+    return plan.work / f"cache-{way}-{repeat}"
+
+
+def run_way(job: Job, cache: Path) -> Run:
+    """One process.
+
+    Raises:
+        BuildError: it died; with the end of what it printed.
+    """
+    environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(cache)}
+    done = subprocess.run(
+        [sys.executable, "-m", "aotbuild.bench.cold_worker"],
+        input=json.dumps(job.to_json()),
+        capture_output=True,
+        text=True,
+        env=environment,
+    )
+    try:
+        return Run(**json.loads(done.stdout.splitlines()[-1]))
+    except (IndexError, ValueError, TypeError) as e:
+        raise BuildError(
+            f"The process for {job.way} ended with exit code {done.returncode}: "
+            f"{done.stderr.strip()[-1500:]}"
+        ) from e
+
+
+def compare(runs: Iterable[Run], plan: Plan) -> list[Run]:
+    """The runs with each answer's distance from the first eager one, where there is one."""
+    from safetensors.torch import load_file
+
+    from aotbuild.build.verify import relative_l2
+
+    reference = plan.work / f"{EAGER}-0.safetensors"
+    if not reference.exists():
+        return list(runs)
+    expected = list(load_file(reference).values())
+    compared, counts = [], dict.fromkeys(WAYS, 0)
+    for run in runs:
+        answer = load_file(plan.work / f"{run.way}-{counts[run.way]}.safetensors")
+        counts[run.way] += 1
+        compared.append(replace(run, error=relative_l2(list(answer.values()), expected)))
+    return compared
