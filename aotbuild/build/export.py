@@ -79,6 +79,7 @@ def export_unit(
         except Exception as e:
             raise ExportError(_explain(recorded, e)) from e
     _rehome(program)
+    _check_plain(recorded.answer, recorded)
     return Exported(
         program=program,
         signature=_signature(program, recorded, dynamic),
@@ -164,6 +165,17 @@ def _signature(
         returns=_static(recorded.answer),
         symbols=dynamic.symbols if dynamic else (),
     )
+
+
+def _check_plain(answer: Any, recorded: RecordedCall) -> None:
+    """Refuse an answer that the loader couldn't put together again from plain containers."""
+    for value in (answer, *answer) if type(answer) in (tuple, list) else (answer,):
+        if not isinstance(value, torch.Tensor) and type(value) not in (dict, list, tuple, *SCALARS):
+            raise ExportError(
+                f"{recorded.unit} answers with a {type(value).__name__}, which a package can't "
+                f"return; the pipeline would have to call {recorded.method} with "
+                "return_dict=False."
+            )
 
 
 def _user(specs: Any, kind: str) -> list[Any]:

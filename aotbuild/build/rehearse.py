@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -78,8 +79,8 @@ def rehearse(
         except Exception as e:
             raise BuildError(
                 f"Recipe {recipe.name}: {recipe.pipeline} refused the rehearsal's call with "
-                f"{type(e).__name__}: {e}. It was called with {', '.join(arguments)}; [call] of "
-                "the recipe says which."
+                f"{type(e).__name__}: {_short(e)}. It was called with {', '.join(arguments)}: see "
+                "[call] of the recipe."
             ) from e
     called = {unit: tuple(c) for r in recorders.values() for unit, c in r.calls.items()}
     wanted = _wanted(recipe, called)
@@ -165,7 +166,7 @@ def _assemble(
     except Exception as e:
         raise RecipeError(
             f"Recipe {recipe.name}: {recipe.pipeline} can't be put together from the configs "
-            f"{', '.join(sorted(configs))}: {type(e).__name__}: {e}."
+            f"{', '.join(sorted(configs))}: {type(e).__name__}: {_short(e)}."
         ) from e
     pipeline.set_progress_bar_config(disable=True)
     return pipeline
@@ -180,25 +181,49 @@ def _arguments(
             f"Recipe {recipe.name} has no call variant {variant!r}; it has "
             f"{', '.join(call.variants) or 'default'}."
         )
-    given = {**call.arguments, **call.variants.get(variant, {})}
+    given: dict[str, Any] = {**call.arguments, **call.variants.get(variant, {})}
     sizes = {"batch": batch, "width": resolution[0], "height": resolution[1]}
     tensors = {n: _tensor(t, sizes, recipe.torch_dtype) for n, t in call.tensors.items()}
     parameters = inspect.signature(cls.__call__).parameters
-    ours = {
-        "num_inference_steps": STEPS,
-        "output_type": "pt",
-        "width": resolution[0],
-        "height": resolution[1],
-    }
-    ours = {n: v for n, v in ours.items() if n in parameters}
     for name in (*given, *tensors):
-        if name not in parameters and not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        if name not in parameters:
             near = difflib.get_close_matches(name, parameters, n=1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
             raise RecipeError(
                 f"Recipe {recipe.name}: {recipe.pipeline} takes no argument {name!r}.{hint}"
             )
-    return {**ours, **tensors, **given}
+    ours = _own_arguments(parameters, given, resolution)
+    return {**ours, **_without_text(parameters, tensors), **tensors, **given}
+
+
+def _own_arguments(
+    parameters: Mapping[str, inspect.Parameter],
+    given: Mapping[str, Any],
+    resolution: tuple[int, int],
+) -> dict[str, Any]:
+    """What every rehearsal passes, of what the pipeline takes."""
+    steps = STEPS
+    if "strength" in parameters:
+        # An image-to-image pipeline runs strength * steps of them; two must be left.
+        strength = float(given.get("strength", parameters["strength"].default))
+        steps = math.ceil(STEPS / strength) if 0 < strength <= 1 else STEPS
+    width, height = resolution
+    ours = {"num_inference_steps": steps, "output_type": "pt", "width": width, "height": height}
+    return {n: v for n, v in ours.items() if n in parameters}
+
+
+def _without_text(
+    parameters: Mapping[str, inspect.Parameter], tensors: Mapping[str, Any]
+) -> dict[str, None]:
+    """None for each text whose embeddings are given; a default of "" and these are refused."""
+    texts = (n.removesuffix("_embeds") for n in tensors if n.endswith("_embeds"))
+    return {n: None for n in texts if n in parameters and parameters[n].default == ""}
+
+
+def _short(error: Exception) -> str:
+    """The error's text on one line; some pipelines print whole tensors in theirs."""
+    text = " ".join(str(error).split())
+    return text if len(text) <= 400 else f"{text[:400]} ..."
 
 
 def _tensor(tensor: TensorRecipe, sizes: Mapping[str, int], precision: str) -> torch.Tensor:

@@ -42,10 +42,10 @@ class Recorder:
     ) -> None:
         self._component, self._config = component, config
         self._precision, self._rules = precision, dict(rules)
-        self._stock = build_module(config, precision)
-        self._identity: ModuleIdentity = identify(self._stock)
-        self._built = _dtypes(self._stock)
         self._twin = build_module(config, precision)
+        self._identity: ModuleIdentity = identify(self._twin)
+        self._built = _dtypes(self._twin)
+        self._twin_casts: dict[str, str] = {}
         adopt_attributes(self._twin)
         convert_tensors(self._twin, lambda t: t.detach().to("meta"))
         self._answers: dict[tuple[str, str], Any] = {}
@@ -75,10 +75,9 @@ class Recorder:
         return recorded
 
     def _ask_twin(self, method: str, call: dict[str, Any], casts: dict[str, str]) -> Any:
-        restored = {n: dtype_name(d) for n, d in self._built.items()}
-        apply_casts(
-            self._twin, {**{n: d for n, d in restored.items() if n in self._all()}, **casts}
-        )
+        undone = {n: dtype_name(self._built[n]) for n in self._twin_casts}
+        apply_casts(self._twin, {**undone, **casts})
+        self._twin_casts = casts
         _copy_switches(self.module, self._twin)
         with torch.no_grad():
             return getattr(self._twin, method)(**_map_deep(to_meta, call))
@@ -92,7 +91,6 @@ class Recorder:
         seen = self.calls.setdefault(unit, [])
         if any(c.form == form(plain, casts) for c in seen):
             return
-        _copy_switches(self.module, self._stock)
         seen.append(
             RecordedCall(
                 unit=unit,
@@ -102,7 +100,7 @@ class Recorder:
                 answer=map_tensors(to_meta, answer),
                 config=self._config,
                 identity=self._identity,
-                state=module_state(self._stock),
+                state=module_state(self._twin),
                 precision=self._precision,
                 dtype=dtype_name(self.module.dtype),  # type: ignore[arg-type]
                 casts=casts,
@@ -113,9 +111,6 @@ class Recorder:
     def _casts(self) -> dict[str, str]:
         now = _dtypes(self.module)
         return {n: dtype_name(d) for n, d in now.items() if d != self._built.get(n, d)}
-
-    def _all(self) -> set[str]:
-        return set(_dtypes(self._twin))
 
 
 def methods_of(cls: type[nn.Module]) -> dict[str, str]:
