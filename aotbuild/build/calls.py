@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +16,7 @@ from aotbuild.canonical import digest
 from aotbuild.errors import BuildError
 
 SCALARS = (type(None), bool, int, float, str)
+VALUES_LIMIT = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +36,8 @@ class RecordedCall:
         dtype: the module's own dtype at the call; "float32" for a VAE that the pipeline upcasts.
         casts: parameter or buffer -> dtype, of those that the pipeline has cast before the call.
         rules: argument -> the rule that gave it its canonical form, "timestep/1".
+        values: path -> the numbers of each tensor of at most `VALUES_LIMIT` elements (time ids,
+            timesteps), so that verification asks for something that a pipeline would.
     """
 
     unit: str
@@ -50,6 +52,7 @@ class RecordedCall:
     dtype: str
     casts: dict[str, str]
     rules: dict[str, str]
+    values: dict[str, list[float]]
 
     def module(self) -> nn.Module:
         """The stock module as it is at the call: parameters on the meta device, buffers real."""
@@ -82,30 +85,6 @@ def describe(value: object) -> Any:
     return [type(value).__name__, value]
 
 
-def normalise(method: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Argument name -> value of a call of the class's `method` (whose first parameter is `self`).
-
-    Absent arguments take their declared default; what `**kwargs` caught stands under its own name.
-
-    Raises:
-        TypeError: the arguments don't fit the method.
-    """
-    signature = inspect.signature(method)
-    bound = signature.bind(None, *args, **kwargs)
-    bound.apply_defaults()
-    call: dict[str, Any] = {}
-    for index, (name, parameter) in enumerate(signature.parameters.items()):
-        value = bound.arguments[name]
-        if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
-            if value:
-                raise TypeError(f"{method.__qualname__} was called with unnamed arguments")
-        elif parameter.kind is inspect.Parameter.VAR_KEYWORD:
-            call.update(value)
-        elif index:
-            call[name] = value
-    return call
-
-
 def check_leaves(call: Mapping[str, Any], unit: str) -> None:
     """Refuse a call with an argument that no manifest can hold.
 
@@ -118,6 +97,22 @@ def check_leaves(call: Mapping[str, Any], unit: str) -> None:
                 f"{unit}: argument {path} is a {type(value).__name__}; a compiled component takes "
                 "tensors, numbers, strings, None, and dicts, lists and tuples of these."
             )
+
+
+def check_answer(answer: object, unit: str) -> None:
+    """Refuse an answer that a loader couldn't put together from plain containers.
+
+    Raises:
+        BuildError: naming the type.
+    """
+    if type(answer) in (list, tuple):
+        for item in answer:  # type: ignore[attr-defined]
+            check_answer(item, unit)
+    elif not isinstance(answer, torch.Tensor) and type(answer) not in SCALARS:
+        raise BuildError(
+            f"{unit} answers this pipeline with a {type(answer).__name__}; a package returns "
+            "tensors, and lists and tuples of them. Leave the unit out of the recipe."
+        )
 
 
 def canonical(call: dict[str, Any], rules: Mapping[str, str]) -> dict[str, Any]:
@@ -140,6 +135,19 @@ def canonical(call: dict[str, Any], rules: Mapping[str, str]) -> dict[str, Any]:
             raise BuildError(f"Rule {rules[name]!r} can't bring {name} = {value!r} to ({batch},).")
         changed[name] = torch.empty(batch, dtype=torch.float32, device="meta")
     return changed
+
+
+def small_values(call: Mapping[str, Any], plain: Mapping[str, Any]) -> dict[str, list[float]]:
+    """Path -> numbers of the small tensors of `call`, in the shapes that they have in `plain`."""
+    shapes = {p: v.shape for p, v in flatten(plain) if isinstance(v, torch.Tensor)}
+    found: dict[str, list[float]] = {}
+    for path, value in flatten(call):
+        shape = shapes.get(path)
+        if shape is None or shape.numel() > VALUES_LIMIT or getattr(value, "is_meta", False):
+            continue
+        tensor = torch.as_tensor(value, dtype=torch.float64)
+        found[path] = tensor.expand(shape).flatten().tolist()
+    return found
 
 
 def map_tensors(convert: Callable[[torch.Tensor], Any], value: Any) -> Any:

@@ -16,6 +16,7 @@ import contextlib
 import difflib
 import os
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,16 @@ import torch
 from torch.export import ExportedProgram
 
 from aotbuild.build.host import Toolchain, default_prefix_maps, write_compiler_wrapper
-from aotbuild.errors import BuildError, RecipeError
+from aotbuild.errors import AotbuildError, BuildError, RecipeError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compiled:
+    """AOTInductor's package, and what compiling it showed, for the manifest's checks."""
+
+    path: Path
+    checks: dict[str, Any]
+
 
 SIMD_BITS = {"x86-64-v2": 1, "x86-64-v3": 256, "x86-64-v4": 512}
 """`cpp.simdlen` per level: 1 is Inductor's word for no vectors (it knows none below AVX2)."""
@@ -49,7 +59,7 @@ def check_options(options: Mapping[str, object]) -> None:
     """
     import torch._inductor.config as config
 
-    known: Mapping[str, object] = config._config
+    known = config.get_config_copy()
     for name in options:
         if name in FIXED_OPTIONS:
             raise RecipeError(f"inductor.{name}: aotbuild sets this option itself; leave it out.")
@@ -72,16 +82,17 @@ def options_for(arch: str, device: str, recipe_options: Mapping[str, object]) ->
     import torch._inductor.config as config
 
     check_options(recipe_options)
-    options = {**recipe_options, **FIXED_OPTIONS}
+    options = dict(recipe_options)
     if device == "cuda":
         from aotbuild.build.virtual_gpu import gpu_options, without_device
         from aotbuild.gpus import find_gpu
 
-        options, _ = without_device(options)
-        options.update(gpu_options(find_gpu(arch)))
+        options = {**without_device(options)[0], **gpu_options(find_gpu(arch))}
+    options |= FIXED_OPTIONS
     if (bits := SIMD_BITS.get(host_level(arch))) is not None:
         options["cpp.simdlen"] = bits
-    return {name: value for name, value in options.items() if name in config._config}
+    known = config.get_config_copy()
+    return {name: value for name, value in options.items() if name in known}
 
 
 def host_level(arch: str) -> str:
@@ -96,8 +107,8 @@ def compile_package(
     options: Mapping[str, Any],
     toolchain: Toolchain,
     folder: Path,
-) -> Path:
-    """Compile `program` below `folder` and return AOTInductor's package.
+) -> Compiled:
+    """Compile `program` below `folder` into AOTInductor's package.
 
     The process must have been started for this one build, with `TORCHINDUCTOR_CACHE_DIR` below
     `folder`; see `build.run.worker_environment`.
@@ -113,32 +124,55 @@ def compile_package(
     )
     os.environ["CXX"] = str(wrapper)
     configs = {**options, "cpp.cxx": (str(wrapper),)}
+    checks: dict[str, Any] = {}
     try:
         with contextlib.ExitStack() as stack:
-            stack.enter_context(_tensors_compared_by_identity())
             stack.enter_context(_vector_isa(host_level(arch)))
+            if arch.startswith("sm_"):
+                checks = _enter_virtual_gpu(stack, program, arch)
+            else:
+                stack.enter_context(_tensors_compared_by_identity())
             path = torch._inductor.aoti_compile_and_package(
                 program, package_path=str(folder / "raw.pt2"), inductor_configs=configs
             )
+            if "stats" in checks:
+                checks |= checks.pop("stats").to_json()
+    except AotbuildError:
+        raise
     except Exception as e:
         raise BuildError(f"Inductor could not compile for {arch}: {type(e).__name__}: {e}") from e
-    return Path(path)
+    return Compiled(path=Path(path), checks=checks)
+
+
+def _enter_virtual_gpu(
+    stack: contextlib.ExitStack, program: ExportedProgram, arch: str
+) -> dict[str, Any]:
+    from aotbuild.build.attention import lower_attention
+    from aotbuild.build.virtual_gpu import virtual_gpu
+    from aotbuild.gpus import find_gpu
+
+    gpu = find_gpu(arch)
+    attention = lower_attention(program, gpu)
+    return {"attention": attention, "stats": stack.enter_context(virtual_gpu(gpu))}
 
 
 @contextlib.contextmanager
-def _tensors_compared_by_identity() -> Iterator[None]:
-    import torch._inductor.graph as graph
-
-    saved = graph.is_same_tensor
-    graph.is_same_tensor = lambda a, b: a is b
+def _replaced(module: Any, name: str, value: Any) -> Iterator[None]:
+    saved = getattr(module, name)
+    setattr(module, name, value)
     try:
         yield
     finally:
-        graph.is_same_tensor = saved
+        setattr(module, name, saved)
 
 
-@contextlib.contextmanager
-def _vector_isa(level: str) -> Iterator[None]:
+def _tensors_compared_by_identity() -> contextlib.AbstractContextManager[None]:
+    import torch._inductor.graph as graph
+
+    return _replaced(graph, "is_same_tensor", lambda a, b: a is b)
+
+
+def _vector_isa(level: str) -> contextlib.AbstractContextManager[None]:
     """Let Inductor vectorise for `level`, whatever this machine has beyond it.
 
     Asked itself, Inductor compiles and runs a probe, and adds VNNI, BF16 or AMX where this CPU has
@@ -148,15 +182,9 @@ def _vector_isa(level: str) -> Iterator[None]:
 
     base = {"x86-64-v3": vec.VecAVX2, "x86-64-v4": vec.VecAVX512}.get(level)
     if base is None and level != "x86-64-v2":
-        yield
-        return
+        return contextlib.nullcontext()
     found = [] if base is None else [type(base.__name__, (base,), _ALWAYS)()]
-    saved = vec.valid_vec_isa_list
-    vec.valid_vec_isa_list = lambda: found
-    try:
-        yield
-    finally:
-        vec.valid_vec_isa_list = saved
+    return _replaced(vec, "valid_vec_isa_list", lambda: found)
 
 
 _ALWAYS: dict[str, Any] = {

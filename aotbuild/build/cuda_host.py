@@ -56,7 +56,6 @@ class CudaHost:
             "TORCHINDUCTOR_CACHE_DIR": str(cache),
             "TORCHINDUCTOR_COMPILE_THREADS": "1",  # compile workers know no virtual GPU
             "TRITON_CACHE_DIR": str(cache / "triton"),
-            "TRITON_DISABLE_LINE_INFO": "1",  # line tables hold paths
         }
 
 

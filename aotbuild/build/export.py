@@ -21,10 +21,11 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-from aotbuild.build.calls import SCALARS, RecordedCall, dtype_name, map_tensors
+from aotbuild.build.calls import RecordedCall, map_tensors
 from aotbuild.build.modules import adopt_attributes, convert_tensors, quiet
 from aotbuild.build.ranges import Range
-from aotbuild.cache.signature import Extent, Signature, Static, TensorSpec, flatten
+from aotbuild.build.signatures import leaves, make_signature
+from aotbuild.cache.signature import Signature
 from aotbuild.errors import BuildError, ExportError
 
 
@@ -79,10 +80,9 @@ def export_unit(
         except Exception as e:
             raise ExportError(_explain(recorded, e)) from e
     _rehome(program)
-    _check_plain(recorded.answer, recorded)
     return Exported(
         program=program,
-        signature=_signature(program, recorded, dynamic),
+        signature=_signature(program, recorded, dynamic, device),
         adopted=adopted,
         operators=_notable(program),
     )
@@ -133,96 +133,32 @@ def _rehome(program: torch.export.ExportedProgram) -> None:
 
 
 def _signature(
-    program: torch.export.ExportedProgram, recorded: RecordedCall, dynamic: Range | None
+    program: torch.export.ExportedProgram,
+    recorded: RecordedCall,
+    dynamic: Range | None,
+    device: str,
 ) -> Signature:
     """The call signature, its tensors in the order of the graph's inputs and outputs."""
     values = {n.name: n.meta.get("val") for n in program.graph.nodes}
     graph = program.graph_signature
-    paths = [p for p, _ in _leaves(recorded.call)]
-    inputs = [
-        (path, values[spec.arg.name])
-        for path, spec in zip(paths, _user(graph.input_specs, "USER_INPUT"), strict=True)
-        if isinstance(values.get(spec.arg.name), torch.Tensor)
+    inputs = [values.get(s.arg.name) for s in _user(graph.input_specs, "USER_INPUT")]
+    outputs = [
+        values.get(getattr(s.arg, "name", "")) for s in _user(graph.output_specs, "USER_OUTPUT")
     ]
-    answers = [p for p, _ in _leaves(recorded.answer)]
-    specs = _user(graph.output_specs, "USER_OUTPUT")
-    if len(answers) != len(specs):
+    answers = [p for p, _ in leaves(recorded.answer)]
+    if len(answers) != len(outputs):
         raise BuildError(
-            f"{recorded.unit}: the graph returns {len(specs)} values, the rehearsal saw "
+            f"{recorded.unit}: the graph returns {len(outputs)} values, the rehearsal saw "
             f"{len(answers)}. A preparation of the recipe changes what the module returns."
         )
-    outputs = [
-        (path, values[spec.arg.name])
-        for path, spec in zip(answers, specs, strict=True)
-        if isinstance(values.get(getattr(spec.arg, "name", "")), torch.Tensor)
-    ]
-    extents = dynamic.extents if dynamic else {}
-    answer_extents = dynamic.answer_extents if dynamic else {}
-    return Signature(
-        inputs=tuple(_spec(p, v, extents, recorded.rules) for p, v in inputs),
-        static=_static(recorded.call),
-        outputs=tuple(_spec(p, v, answer_extents, {}) for p, v in outputs),
-        returns=_static(recorded.answer),
-        symbols=dynamic.symbols if dynamic else (),
-    )
-
-
-def _check_plain(answer: Any, recorded: RecordedCall) -> None:
-    """Refuse an answer that the loader couldn't put together again from plain containers."""
-    for value in (answer, *answer) if type(answer) in (tuple, list) else (answer,):
-        if not isinstance(value, torch.Tensor) and type(value) not in (dict, list, tuple, *SCALARS):
-            raise ExportError(
-                f"{recorded.unit} answers with a {type(value).__name__}, which a package can't "
-                f"return; the pipeline would have to call {recorded.method} with "
-                "return_dict=False."
-            )
+    paths = [p for p, _ in leaves(recorded.call)]
+    taken = [(p, v) for p, v in zip(paths, inputs, strict=True) if isinstance(v, torch.Tensor)]
+    given = [(p, v) for p, v in zip(answers, outputs, strict=True) if isinstance(v, torch.Tensor)]
+    return make_signature(recorded, taken, given, dynamic, device.partition(":")[0])
 
 
 def _user(specs: Any, kind: str) -> list[Any]:
     return [s for s in specs if s.kind.name == kind]
-
-
-def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """(path, leaf) in pytree's order: dicts as they were filled, None a leaf like any other."""
-    if type(value) is dict:
-        for name, item in value.items():
-            yield from _leaves(item, f"{path}.{name}" if path else name)
-    elif type(value) in (list, tuple):
-        for i, item in enumerate(value):
-            yield from _leaves(item, f"{path}.{i}" if path else str(i))
-    else:
-        yield path, value
-
-
-def _spec(
-    path: str,
-    tensor: torch.Tensor,
-    extents: dict[str, tuple[Extent, ...]],
-    rules: dict[str, str],
-) -> TensorSpec:
-    moving = extents.get(path)
-    return TensorSpec(
-        path=path,
-        shape=moving or tuple(int(e) for e in tensor.shape),
-        dtype=dtype_name(tensor.dtype),
-        stride=None if moving else tuple(int(s) for s in tensor.stride()),
-        device=tensor.device.type,
-        rule=rules.get(path),
-    )
-
-
-def _static(value: Any) -> tuple[tuple[str, Static], ...]:
-    entries: list[tuple[str, Static]] = []
-    for path, leaf in flatten(value):
-        if isinstance(leaf, torch.Tensor):
-            continue
-        if not isinstance(leaf, (dict, *SCALARS)):
-            raise BuildError(
-                f"{path or 'the answer'} is a {type(leaf).__name__}, which no package returns; "
-                "compile a method that returns plain tensors."
-            )
-        entries.append((path, leaf))
-    return tuple(sorted(entries, key=lambda entry: entry[0]))
 
 
 def _notable(program: torch.export.ExportedProgram) -> dict[str, int]:

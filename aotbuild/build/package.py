@@ -48,11 +48,12 @@ class Library:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Package:
-    """A repacked package: its record, the record of the `.so` inside, and what that needs."""
+    """A repacked package: its record, the `.so` inside with its record, and what that needs."""
 
     package: FileRecord
     library_record: FileRecord
     library: Library
+    data: bytes
 
 
 def repack(raw: Path, out: Path, *, forbidden: tuple[str, ...] = ()) -> Package:
@@ -89,6 +90,7 @@ def repack(raw: Path, out: Path, *, forbidden: tuple[str, ...] = ()) -> Package:
         package=file_record(out.name, out.read_bytes()),
         library_record=file_record(f"{root}/{base}.so", library),
         library=read_library(library),
+        data=library,
     )
 
 
@@ -110,7 +112,7 @@ def read_library(data: bytes) -> Library:
                     if match:
                         versions[match[1]].append(match[2])
         if isinstance(section, DynamicSection):
-            needed += [tag.needed for tag in section.iter_tags("DT_NEEDED")]
+            needed += [str(vars(tag)["needed"]) for tag in section.iter_tags("DT_NEEDED")]
     glibc, glibcxx = (max(v, key=version_tuple, default=None) for v in versions.values())
     return Library(glibc=glibc, glibcxx=glibcxx, needed=tuple(needed))
 

@@ -19,11 +19,19 @@ FUSED = {
 """A fused projection of diffusers' attentions, and the projections it is joined from."""
 
 
-def prepare(module: nn.Module, component: ComponentRecipe) -> dict[str, Any]:
-    """Apply `component`'s preparations to `module`, whose parameters are on the meta device.
+def describe(component: ComponentRecipe) -> dict[str, Any]:
+    """What `prepare` does for `component`, as it counts in the key."""
+    return {
+        "memory_format": component.memory_format,
+        "fuse_qkv": component.fuse_qkv,
+        "attention": component.attention,
+        "quantization": component.quantization,
+        "rules": dict(sorted(component.rules.items())),
+    }
 
-    Returns:
-        What was done, for the key's part "preparation".
+
+def prepare(module: nn.Module, component: ComponentRecipe) -> None:
+    """Apply `component`'s preparations to `module`, whose parameters are on the meta device.
 
     Raises:
         RecipeError: the class can't be prepared so.
@@ -35,13 +43,6 @@ def prepare(module: nn.Module, component: ComponentRecipe) -> dict[str, Any]:
             _fuse(module)
         if component.memory_format == "channels_last":
             _to_channels_last(module)
-    return {
-        "memory_format": component.memory_format,
-        "fuse_qkv": component.fuse_qkv,
-        "attention": component.attention,
-        "quantization": component.quantization,
-        "rules": dict(sorted(component.rules.items())),
-    }
 
 
 def _fuse(module: nn.Module) -> None:

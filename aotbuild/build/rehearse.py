@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from aotbuild.build.calls import RecordedCall
+from aotbuild.build.calls import RecordedCall, check_answer
 from aotbuild.build.modules import diffusers_class, quiet
 from aotbuild.build.stand_in import Recorder
 from aotbuild.errors import AotbuildError, BuildError, RecipeError
@@ -235,7 +235,7 @@ def _tensor(tensor: TensorRecipe, sizes: Mapping[str, int], precision: str) -> t
     return torch.full(shape, tensor.fill, dtype=found)
 
 
-def _wanted(recipe: Recipe, called: Mapping[str, Any]) -> tuple[str, ...]:
+def _wanted(recipe: Recipe, called: Mapping[str, tuple[RecordedCall, ...]]) -> tuple[str, ...]:
     labels = unit_labels(recipe)
     for label in labels:
         if label not in called:
@@ -243,4 +243,6 @@ def _wanted(recipe: Recipe, called: Mapping[str, Any]) -> tuple[str, ...]:
                 f"Recipe {recipe.name} names {label}, but {recipe.pipeline} doesn't call it; it "
                 f"calls {', '.join(sorted(called)) or 'nothing'}."
             )
+        for recorded in called[label]:
+            check_answer(recorded.answer, label)
     return labels

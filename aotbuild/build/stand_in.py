@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -17,11 +17,12 @@ from aotbuild.build.calls import (
     dtype_name,
     form,
     map_tensors,
-    normalise,
+    small_values,
     to_meta,
 )
 from aotbuild.build.modules import adopt_attributes, build_module, convert_tensors
 from aotbuild.cache.manifest import ModuleIdentity
+from aotbuild.loaders.signature import Method, bind, method_of
 from aotbuild.loaders.state import identify, module_state
 
 
@@ -59,17 +60,21 @@ class Recorder:
         module.__class__ = type(cls.__name__, (cls,), {**body, "__module__": cls.__module__})
         for unit, method in methods_of(cls).items():
             label = f"{self._component}.{unit}" if unit != "forward" else self._component
-            setattr(module, method, self._record(label, method, getattr(cls, method)))
+            setattr(module, method, self._record(label, method_of(cls, method)))
         return module
 
-    def _record(self, unit: str, method: str, stock: Callable[..., Any]) -> Callable[..., Any]:
+    def _record(self, unit: str, method: Method) -> Callable[..., Any]:
         def recorded(*args: Any, **kwargs: Any) -> Any:
-            call = normalise(stock, args, kwargs)
+            call = bind(method, args, kwargs)
+            if call is None:
+                raise TypeError(f"{unit}: {method.name} can't be called like that")
+            call = _in_order(call, method.signature.parameters)
+            check_leaves(call, unit)
             casts = self._casts()
-            key = (method, form(call, casts))
+            key = (unit, form(call, casts))
             if key not in self._answers:
-                self._answers[key] = self._ask_twin(method, call, casts)
-                self._keep(unit, method, call, casts, self._answers[key])
+                self._answers[key] = self._ask_twin(method.name, call, casts)
+                self._keep(unit, method.name, call, casts, self._answers[key])
             return _map_deep(lambda t: torch.zeros(t.shape, dtype=t.dtype), self._answers[key])
 
         return recorded
@@ -85,7 +90,6 @@ class Recorder:
     def _keep(
         self, unit: str, method: str, call: dict[str, Any], casts: dict[str, str], answer: Any
     ) -> None:
-        check_leaves(call, unit)
         ours = {n: r for n, r in self._rules.items() if method == "forward" or n in call}
         plain = canonical(map_tensors(to_meta, call), ours)
         seen = self.calls.setdefault(unit, [])
@@ -105,6 +109,7 @@ class Recorder:
                 dtype=dtype_name(self.module.dtype),  # type: ignore[arg-type]
                 casts=casts,
                 rules=ours,
+                values=small_values(call, plain),
             )
         )
 
@@ -126,6 +131,11 @@ def methods_of(cls: type[nn.Module]) -> dict[str, str]:
     if hasattr(cls, "encode"):
         found["encode"] = "_encode" if hasattr(cls, "_encode") else "encode"
     return found
+
+
+def _in_order(call: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    """`call` in the order of the method's parameters: the order of the package's inputs."""
+    return {n: call[n] for n in (*(p for p in names if p in call), *call)}
 
 
 def _dtypes(module: nn.Module) -> dict[str, torch.dtype]:

@@ -116,6 +116,8 @@ def _register(undo: contextlib.ExitStack, gpu: Gpu) -> None:
     backends, driver = triton.backends.backends, virtual_device.triton_driver(gpu)
     _set_item(undo, backends, "nvidia", dataclasses.replace(backends["nvidia"], driver=driver))
     _set_attribute(undo, triton.runtime.driver, "_active", driver())
+    undo.enter_context(triton.knobs.compilation.scope())
+    triton.knobs.compilation.disable_line_info = True  # line tables hold paths
 
 
 def _replace(

@@ -1,4 +1,7 @@
-"""The call signature as data: what a manifest says an artifact's calls look like. Reads no tensor (`loaders.signature` does)."""
+"""The call signature as data: what a manifest says an artifact's calls look like.
+
+Reads no tensor (`loaders.signature` does).
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,8 @@ from aotbuild.canonical import checked_fields, digest
 Extent: TypeAlias = "int | str"
 """One dimension: a number, or a multiple of a symbol, "8*h" (the factor is always written)."""
 
-Static: TypeAlias = "None | bool | int | float | str | dict[str, Any]"
-"""A leaf that isn't a tensor, or a container: {"dict": [keys]}, {"list": length}, {"tuple": length}."""
+Static: TypeAlias = "bool | int | float | str | dict[str, Any] | None"
+"""A leaf that isn't a tensor, or a container: {"dict": [keys]}, {"list": length}, {"tuple": n}."""
 
 _SYMBOLIC = re.compile(r"([1-9]\d*)\*([a-z][a-z0-9_]*)")
 
@@ -108,6 +111,8 @@ class Signature:
         for entries in (self.static, self.returns):
             if list(entries) != sorted(entries, key=lambda entry: entry[0]):
                 raise ValueError("static leaves aren't sorted by path")
+            for path, value in entries:
+                _check_leaf(path, value)
 
     @property
     def dynamic(self) -> bool:
@@ -123,7 +128,19 @@ class Signature:
         first = self.inputs[0] if self.inputs else None
         shape = "x".join(str(e).replace("*", "") for e in first.shape) if first else "none"
         dtype = first.dtype if first else "none"
-        return f"{shape or 'scalar'}-{dtype}-{digest(self.to_json())[:4]}"
+        return f"{shape or 'scalar'}-{dtype}-{digest(self.calls())[:4]}"
+
+    def calls(self) -> dict[str, Any]:
+        """What tells the calls it serves from others, as JSON: all but what comes back.
+
+        Known before anything is exported, so that it can be part of a key; inputs by path, as
+        their order is the package's affair.
+        """
+        return {
+            "inputs": [s.to_json() for s in sorted(self.inputs, key=lambda s: s.path)],
+            "static": [[path, value] for path, value in self.static],
+            "symbols": [list(s) for s in self.symbols],
+        }
 
     def sizes(self) -> Iterator[str]:
         """One line per tensor input, for people: "sample 2x4x64x64 float32"."""
@@ -151,6 +168,13 @@ class Signature:
             returns=tuple((path, value) for path, value in d["returns"]),
             symbols=tuple((n, low, high) for n, low, high in d.get("symbols", ())),
         )
+
+
+def _check_leaf(path: str, value: object) -> None:
+    if value is None or isinstance(value, bool | int | float | str):
+        return
+    if not isinstance(value, dict) or list(value) not in (["dict"], ["list"], ["tuple"]):
+        raise ValueError(f"{path or 'the call'}: {value!r} is neither a leaf nor a container")
 
 
 def flatten(value: object, path: str = "") -> Iterator[tuple[str, object]]:

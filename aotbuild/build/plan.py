@@ -1,0 +1,283 @@
+"""What a request will make: rehearsals, their signatures, and the key of each artifact. Compiles nothing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from aotbuild import probe
+from aotbuild.build.calls import RecordedCall
+from aotbuild.build.checkpoint import resolve_checkpoint
+from aotbuild.build.compile import options_for
+from aotbuild.build.host import Toolchain, find_toolchain
+from aotbuild.build.prepare import describe
+from aotbuild.build.ranges import Range, find_range, inner_sizes
+from aotbuild.build.rehearse import Rehearsal, rehearse
+from aotbuild.build.request import BuildRequest, Event, Planned
+from aotbuild.build.signatures import planned_signature
+from aotbuild.build.targets import target_for
+from aotbuild.cache.key import RULES_REVISION, Part, key_of, make_parts
+from aotbuild.cache.signature import Signature
+from aotbuild.cache.store import Store
+from aotbuild.errors import BuildError
+from aotbuild.recipe import Recipe, load_configs, parse_resolution
+from aotbuild.target import Target
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One artifact to make, as the worker gets it.
+
+    Attributes:
+        recipe: resolved: its call has the resolution and batch.
+        configs: every component's config, so that the job can be carried out again anywhere.
+        variant: the call variant. unit: the unit. index: which of the unit's recorded calls.
+        dynamic: (smallest, largest) resolution, or None.
+        gpu: the target's architecture, or "cpu" levels by name.
+        tune: measure on the GPU that is here.
+    """
+
+    recipe: Recipe
+    configs: dict[str, dict[str, Any]]
+    variant: str
+    unit: str
+    index: int
+    dynamic: tuple[str, str] | None
+    gpu: str
+    tune: bool
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON object with every field."""
+        return {
+            "recipe": self.recipe.to_json(),
+            "configs": self.configs,
+            "variant": self.variant,
+            "unit": self.unit,
+            "index": self.index,
+            "dynamic": self.dynamic,
+            "gpu": self.gpu,
+            "tune": self.tune,
+        }
+
+    @classmethod
+    def from_json(cls, d: dict[str, Any]) -> Job:
+        """The inverse of `to_json`."""
+        dynamic = tuple(d["dynamic"]) if d["dynamic"] else None
+        return cls(**{**d, "recipe": Recipe.from_json(d["recipe"]), "dynamic": dynamic})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blueprint:
+    """Everything that decides one artifact, worked out before anything is compiled.
+
+    Attributes:
+        job: what was asked for.
+        recorded: the call. dynamic: its moving dimensions, or None.
+        signature: the calls the artifact will serve.
+        preparation: what is done to the module before export.
+        options: Inductor's options. target: what it will run on.
+        toolchain: the host compiler. parts: the key's parts.
+    """
+
+    job: Job
+    recorded: RecordedCall
+    dynamic: Range | None
+    signature: Signature
+    preparation: dict[str, Any]
+    options: dict[str, Any]
+    target: Target
+    toolchain: Toolchain
+    parts: tuple[Part, ...]
+
+    @property
+    def key(self) -> str:
+        """64 hex digits over `parts`."""
+        return key_of(self.parts)
+
+    @property
+    def folder(self) -> str:
+        """Where the artifact belongs below a store's root, as its manifest will say."""
+        slug = f"{self.signature.slug}-{self.key[:12]}"
+        return f"artifacts/{self.job.unit}/{self.target.slug}/{slug}"
+
+
+def plan(
+    request: BuildRequest, on_event: Callable[[Event], None] = lambda _: None
+) -> list[Planned]:
+    """The artifacts that `request` asks for, in order, each once.
+
+    Raises:
+        UsageError: a recipe, target or resolution that can't be.
+        ToolchainError: no C++ compiler.
+        BuildError: the pipeline refused the rehearsal.
+    """
+    if request.scope != "full":
+        raise BuildError("--scope regional comes with a later release; leave it out.")
+    target = target_for(request.gpu, request.recipe)
+    recipe = resolve_checkpoint(request.recipe, request.checkpoint)
+    configs = load_configs(recipe.architecture)
+    recipe = replace(recipe, architecture=Path(recipe.architecture).name)
+    toolchain, store = find_toolchain(), Store(request.store)
+    found: dict[str, Planned] = {}
+    for job_recipe, variant, dynamic in _calls(recipe, request):
+        started = time.monotonic()
+        on_event(
+            Event(stage="rehearse", component="", message=_label(job_recipe, variant, dynamic))
+        )
+        rehearsals = _rehearse(job_recipe, configs, variant, dynamic)
+        seconds = time.monotonic() - started
+        on_event(Event(stage="rehearse", component="", seconds=seconds))
+        for unit, calls in rehearsals[0].units.items():
+            for index in range(len(calls)):
+                job = Job(
+                    recipe=job_recipe,
+                    configs=configs,
+                    variant=variant,
+                    unit=unit,
+                    index=index,
+                    dynamic=dynamic,
+                    gpu=target.arch,
+                    tune=request.tune,
+                )
+                print_ = _blueprint(job, rehearsals, target, toolchain)
+                found.setdefault(print_.key, _planned(print_, store, seconds))
+    return list(found.values())
+
+
+def blueprint(job: Job) -> Blueprint:
+    """Work out one job again, in the process that will carry it out."""
+    target = target_for(job.gpu, job.recipe)
+    rehearsals = _rehearse(job.recipe, job.configs, job.variant, job.dynamic)
+    return _blueprint(job, rehearsals, target, find_toolchain())
+
+
+def _calls(
+    recipe: Recipe, request: BuildRequest
+) -> Iterator[tuple[Recipe, str, tuple[str, str] | None]]:
+    sizes = (request.dynamic[0],) if request.dynamic else request.resolutions
+    for resolution in sizes:
+        for batch in request.batches:
+            resolved = recipe.override(resolution=resolution, batch=batch)
+            for variant in recipe.call.variants or {"default": {}}:
+                yield resolved, variant, request.dynamic
+
+
+def _label(recipe: Recipe, variant: str, dynamic: tuple[str, str] | None) -> str:
+    size = ":".join(dynamic) if dynamic else recipe.call.resolution
+    return f"{recipe.pipeline} at {size}, batch {recipe.call.batch}, {variant}"
+
+
+def _rehearse(
+    recipe: Recipe,
+    configs: dict[str, dict[str, Any]],
+    variant: str,
+    dynamic: tuple[str, str] | None,
+) -> tuple[Rehearsal, ...]:
+    """One rehearsal, or the two at inner sizes that tell a range's moving dimensions."""
+    if dynamic is None:
+        sizes: tuple[tuple[int, int], ...] = (parse_resolution(recipe.call.resolution),)
+    else:
+        low, high = map(parse_resolution, dynamic)
+        sizes = inner_sizes(low, high, recipe.call.multiple_px)
+    return tuple(
+        rehearse(recipe, configs, resolution=size, batch=recipe.call.batch, variant=variant)
+        for size in sizes
+    )
+
+
+def _blueprint(
+    job: Job, rehearsals: tuple[Rehearsal, ...], target: Target, toolchain: Toolchain
+) -> Blueprint:
+    recorded = rehearsals[0].units[job.unit][job.index]
+    component = job.recipe.components[recorded.component]
+    dynamic = _range(job, rehearsals) if job.dynamic else None
+    signature = planned_signature(recorded, target.device, dynamic)
+    preparation = {
+        "dtype": job.recipe.dtype,
+        **describe(component),
+        "casts": recorded.casts,
+    }
+    options = options_for(target.arch, target.device, component.inductor)
+    return Blueprint(
+        job=job,
+        recorded=recorded,
+        dynamic=dynamic,
+        signature=signature,
+        preparation=preparation,
+        options=options,
+        target=target,
+        toolchain=toolchain,
+        parts=_parts(recorded, signature, preparation, options, target, toolchain),
+    )
+
+
+def _range(job: Job, rehearsals: tuple[Rehearsal, ...]) -> Range:
+    assert job.dynamic is not None
+    low, high = map(parse_resolution, job.dynamic)
+    first, second = rehearsals
+    return find_range(
+        first.units[job.unit][job.index],
+        second.units[job.unit][job.index],
+        sizes=(first.resolution, second.resolution),
+        low=low,
+        high=high,
+        multiple_px=job.recipe.call.multiple_px,
+    )
+
+
+def _parts(
+    recorded: RecordedCall,
+    signature: Signature,
+    preparation: dict[str, Any],
+    options: dict[str, Any],
+    target: Target,
+    toolchain: Toolchain,
+) -> tuple[Part, ...]:
+    installed = probe.versions()
+    versions = {"torch": target.torch, "diffusers": installed["diffusers"]}
+    if target.device == "cuda":
+        versions |= {"cuda": target.cuda, "triton": target.triton}
+    if preparation["quantization"] != "none":
+        versions["torchao"] = installed["torchao"]
+    return make_parts(
+        {
+            "rules": RULES_REVISION,
+            "architecture": {
+                "class": recorded.identity.class_name,
+                "method": recorded.method,
+                "config": recorded.identity.config,
+            },
+            "source": recorded.identity.source_sha256,
+            "signature": signature.calls(),
+            "preparation": preparation,
+            "options": options,
+            "tuning": None,
+            "target": {
+                "device": target.device,
+                "arch": target.arch,
+                "system": target.system,
+                "processor": target.processor,
+            },
+            "versions": versions,
+            "toolchain": toolchain.to_json(),
+        }
+    )
+
+
+def _planned(blueprint: Blueprint, store: Store, rehearse_s: float) -> Planned:
+    job = blueprint.job
+    return Planned(
+        component=job.unit,
+        key=blueprint.key,
+        path=Path(store.root) / blueprint.folder,
+        signature=blueprint.signature,
+        cached=store.get(blueprint.key) is not None,
+        resolution=":".join(job.dynamic) if job.dynamic else job.recipe.call.resolution,
+        batch=job.recipe.call.batch,
+        variant=job.variant,
+        job=job.to_json(),
+        rehearse_s=rehearse_s,
+    )

@@ -1,0 +1,142 @@
+"""What a build is asked for, what it will make, what it made, and what it says meanwhile; as data, without torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from aotbuild.cache.signature import Signature
+from aotbuild.recipe import Recipe
+
+STAGES = ("rehearse", "export", "compile", "verify")
+"""The stages whose seconds a built artifact reports."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildRequest:
+    """One `aotbuild build`.
+
+    Attributes:
+        recipe: with what the command line changed.
+        gpu: "a100", "sm_80", "auto", "cpu", or a CPU level.
+        resolutions: "WIDTHxHEIGHT" in pixels, an artifact each.
+        batches: images per call, an artifact each.
+        dynamic: (smallest, largest) resolution of one artifact for the whole range, in place of
+            `resolutions`.
+        scope: "full".
+        checkpoint: a diffusers folder or Hub id whose configs decide the architecture.
+        store: the store's root.
+        verify: compare with eager after building, where this machine can run the target.
+        tune: measure on the GPU that is here.
+    """
+
+    recipe: Recipe
+    gpu: str
+    resolutions: tuple[str, ...]
+    batches: tuple[int, ...]
+    store: Path
+    dynamic: tuple[str, str] | None = None
+    scope: str = "full"
+    checkpoint: str | None = None
+    verify: bool = True
+    tune: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """One artifact that a request asks for.
+
+    Attributes:
+        component: the unit, "unet" or "vae.decode".
+        key: 64 hex digits.
+        path: its folder in the store, there or to be.
+        signature: the calls it will serve.
+        cached: whether the store has it.
+        resolution: the call it was rehearsed with, or the range.
+        batch: images of that call.
+        variant: the recipe's name for the call.
+        job: what the worker needs, as JSON.
+        rehearse_s: what the rehearsal took.
+    """
+
+    component: str
+    key: str
+    path: Path
+    signature: Signature
+    cached: bool
+    resolution: str
+    batch: int
+    variant: str
+    job: dict[str, Any]
+    rehearse_s: float
+
+    def to_json(self) -> dict[str, Any]:
+        """The artifact object of `plan --json`."""
+        return {
+            "key": self.key,
+            "component": self.component,
+            "path": str(self.path),
+            "signature": self.signature.to_json(),
+            "cached": self.cached,
+            "resolution": self.resolution,
+            "batch": self.batch,
+            "variant": self.variant,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Built:
+    """One artifact that is in the store now.
+
+    Attributes:
+        component: the unit. key: 64 hex digits. path: its folder.
+        signature: the calls it serves.
+        bytes: size of `package.pt2`.
+        cached: it was there already; nothing was compiled.
+        verified: a record says that it computes what eager does.
+        seconds: by stage of `STAGES`; None for a stage that didn't run.
+        peak_bytes: most resident memory of the process that exported and compiled, and of the
+            host compiler below it, whichever was more; None where nothing was compiled.
+    """
+
+    component: str
+    key: str
+    path: Path
+    signature: Signature
+    bytes: int
+    cached: bool
+    verified: bool
+    seconds: dict[str, float | None] = field(default_factory=dict)
+    peak_bytes: int | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The artifact object of `build --json`."""
+        return {
+            "key": self.key,
+            "component": self.component,
+            "path": str(self.path),
+            "signature": self.signature.to_json(),
+            "bytes": self.bytes,
+            "cached": self.cached,
+            "verified": self.verified,
+            "seconds": {stage: self.seconds.get(stage) for stage in STAGES},
+            "peak_bytes": self.peak_bytes,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Something a build says while it runs.
+
+    Attributes:
+        stage: "rehearse", "export", "compile", "package", "verify", "store".
+        component: the unit it is about.
+        seconds: what the stage took, when it is over; None when it begins.
+        message: for people.
+    """
+
+    stage: str
+    component: str
+    seconds: float | None = None
+    message: str = ""

@@ -1,0 +1,281 @@
+"""Does a compiled component compute what the module does? Asked through the real loader.
+
+    python -m aotbuild.build.verify STORE KEY SEED      prints the record as JSON
+
+A compiled component passes when, against the same module run eagerly in a higher precision, its
+relative L2 error is at most `EAGER_FACTOR` times the error that eager itself makes in the
+artifact's precision, or `FLOOR` where that is larger. Leaves storing the record to its caller.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from aotbuild.cache.manifest import Manifest
+from aotbuild.cache.signature import Signature, TensorSpec, parse_extent
+from aotbuild.errors import AotbuildError, BuildError, VerificationError
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+EAGER_FACTOR = 1.5
+"""Another order of summation may cost what eager's own rounding costs, and half of it again."""
+
+FLOOR = 1e-5
+"""Relative L2 below which float32 answers count as the same."""
+
+REFERENCE = {"float32": "float64", "bfloat16": "float32", "float16": "float32"}
+"""The precision that each precision is measured against."""
+
+Sizes = dict[str, int]
+
+
+def verify_in_process(store: Path, key: str, *, seed: int = 0) -> dict[str, Any]:
+    """`verify` in a fresh process, whose memory is given back when it ends.
+
+    Raises:
+        BuildError: the artifact couldn't be loaded, or the process died.
+    """
+    command = [sys.executable, "-m", "aotbuild.build.verify", str(store), key, str(seed)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    try:
+        answer = json.loads(done.stdout.splitlines()[-1])
+    except (IndexError, ValueError):
+        raise BuildError(
+            f"The verification of {key[:12]} ended with exit code {done.returncode}: "
+            f"{done.stderr.strip()[-2000:]}"
+        ) from None
+    if "error" in answer:
+        raise BuildError(f"{key[:12]} could not be verified: {answer['error']}")
+    record: dict[str, Any] = answer["record"]
+    return record
+
+
+def verify(store: Path, key: str, *, seed: int = 0) -> dict[str, Any]:
+    """Compare the artifact with eager for every signature it claims, with random weights.
+
+    A dynamic artifact is checked at its corners and once inside.
+
+    Returns:
+        The verification record: whether it `passed`, on which `target`, the seed, and for each
+        case its sizes, eager's and the artifact's relative L2 error against the reference, and the
+        bound.
+    """
+    import torch
+
+    from aotbuild import probe
+    from aotbuild.cache.store import Store
+
+    manifest = Store(store).find(key).manifest
+    dtype = _call_dtype(manifest)
+    sizes = list(cases(manifest.signature))
+    with torch.no_grad():
+        eager, ours = _answers(manifest, store, dtype, sizes, seed)
+        module = _module(manifest, REFERENCE[dtype], seed)
+        results = [_case(manifest, module, size, seed, eager.pop(0), ours.pop(0)) for size in sizes]
+    return {
+        "passed": all(r["artifact_error"] <= r["bound"] for r in results),
+        "target": probe.this_machine(manifest.target.device).to_json(),
+        "key": manifest.key,
+        "library": manifest.library.sha256,
+        "seed": seed,
+        "reference": REFERENCE[dtype],
+        "cases": results,
+    }
+
+
+def check_record(record: dict[str, Any], component: str) -> None:
+    """Refuse an artifact whose record says that it is too far from eager.
+
+    Raises:
+        VerificationError: how far, and in which case.
+    """
+    for case in record["cases"]:
+        if not case["artifact_error"] <= case["bound"]:
+            raise VerificationError(
+                f"{component} {record['key'][:12]} is wrong at {case['sizes'] or 'its one shape'}: "
+                f"relative L2 error {case['artifact_error']:.2e} against {record['reference']}, "
+                f"where eager makes {case['eager_error']:.2e} and at most {case['bound']:.2e} is "
+                "allowed. It wasn't stored; please report it with the command that built it."
+            )
+
+
+def cases(signature: Signature) -> Iterator[Sizes]:
+    """A value for each symbol: none for an exact signature, else all corners and one inside."""
+    names = [name for name, _, _ in signature.symbols]
+    ends = [sorted({low, high}) for _, low, high in signature.symbols]
+    for values in itertools.product(*ends):
+        yield dict(zip(names, values, strict=True))
+    if names:
+        inside = [(low * 2 + high) // 3 for _, low, high in signature.symbols]
+        yield dict(zip(names, inside, strict=True))
+
+
+def example_call(
+    signature: Signature, values: dict[str, list[float]], sizes: Sizes, *, device: str, seed: int
+) -> dict[str, Any]:
+    """A call of the signature: name -> argument, as the module's method takes it.
+
+    Args:
+        values: path -> numbers to use in place of random ones, where the rehearsal's matter.
+        sizes: a value for each symbol.
+    """
+    import torch
+
+    leaves: dict[str, Any] = dict(signature.static)
+    generator = torch.Generator().manual_seed(seed + 1)
+    for spec in signature.inputs:
+        leaves[spec.path] = _tensor(spec, values.get(spec.path), sizes, generator).to(device)
+    call: dict[str, Any] = _grow("", leaves)
+    return call
+
+
+def _tensor(
+    spec: TensorSpec, values: list[float] | None, sizes: Sizes, generator: torch.Generator
+) -> torch.Tensor:
+    import torch
+
+    dtype = getattr(torch, spec.dtype)
+    pairs = (parse_extent(e) for e in spec.shape)
+    shape = [factor * sizes[symbol] if symbol else factor for factor, symbol in pairs]
+    if values is not None:
+        return torch.tensor(values, dtype=torch.float64).reshape(shape).to(dtype)
+    if not dtype.is_floating_point:
+        return torch.ones(shape, dtype=dtype)
+    return torch.randn(shape, generator=generator, dtype=torch.float32).to(dtype)
+
+
+def _grow(path: str, leaves: dict[str, Any]) -> Any:
+    """The tree whose containers' markers and leaves stand at `leaves`."""
+    here = leaves[path]
+    if not isinstance(here, dict):
+        return here
+    ((kind, content),) = here.items()
+    names = content if kind == "dict" else [str(i) for i in range(content)]
+    children = {n: _grow(f"{path}.{n}" if path else n, leaves) for n in names}
+    if kind == "dict":
+        return children
+    return tuple(children.values()) if kind == "tuple" else list(children.values())
+
+
+def _call_dtype(manifest: Manifest) -> str:
+    """The floating dtype of most constants: the pipeline may cast a component (SDXL's VAE)."""
+    found = [c.dtype for c in manifest.constants if c.dtype in REFERENCE]
+    return max(set(found), key=found.count) if found else manifest.precision
+
+
+def _module(manifest: Manifest, dtype: str, seed: int) -> nn.Module:
+    """The module with weights rounded to the artifact's precision, then held in `dtype`."""
+    import torch
+
+    from aotbuild.build.modules import build_module, fill_random
+
+    config = {"_class_name": manifest.module.class_name, **manifest.module.config}
+    module = build_module(config, manifest.precision)
+    fill_random(module, seed)
+    if (call_dtype := _call_dtype(manifest)) != manifest.precision:
+        module.to(getattr(torch, call_dtype))
+    if dtype != call_dtype:
+        module.to(getattr(torch, dtype))
+    return module.to(manifest.target.device)
+
+
+def _answers(
+    manifest: Manifest, store: Path, dtype: str, sizes: list[Sizes], seed: int
+) -> tuple[list[list[torch.Tensor]], list[list[torch.Tensor]]]:
+    """(eager's, the artifact's) output tensors for each case, with the same weights."""
+    import aotbuild
+
+    module = _module(manifest, dtype, seed)
+    eager = [_run(manifest, module, size, seed) for size in sizes]
+    name = manifest.component.partition(".")[0]
+    loaded = aotbuild.load(
+        SimpleNamespace(**{name: module}),
+        store,
+        store=store,
+        components=[manifest.component],
+        fallback="error",
+        self_check=False,
+    )
+    ours = [_run(manifest, module, size, seed) for size in sizes]
+    loaded.restore()
+    return eager, ours
+
+
+def _run(
+    manifest: Manifest, module: nn.Module, sizes: Sizes, seed: int, dtype: str | None = None
+) -> list[torch.Tensor]:
+    """The tensors of one answer, on the CPU; with `dtype` floating inputs are cast to it first."""
+    import torch
+    from torch.utils._pytree import tree_leaves, tree_map
+
+    call = example_call(
+        manifest.signature,
+        manifest.checks.get("example_values", {}),
+        sizes,
+        device=manifest.target.device,
+        seed=seed,
+    )
+    if dtype is not None:
+        target = getattr(torch, dtype)
+        call = tree_map(
+            lambda t: t.to(target) if isinstance(t, torch.Tensor) and t.is_floating_point() else t,
+            call,
+        )
+    answer = getattr(module, manifest.method)(**call)
+    return [t.detach().cpu().clone() for t in tree_leaves(answer) if isinstance(t, torch.Tensor)]
+
+
+def _case(
+    manifest: Manifest,
+    module: nn.Module,
+    sizes: Sizes,
+    seed: int,
+    eager: list[torch.Tensor],
+    ours: list[torch.Tensor],
+) -> dict[str, Any]:
+    """The errors of one case; `module` is in the reference precision."""
+    reference = _run(manifest, module, sizes, seed, REFERENCE[_call_dtype(manifest)])
+    eager_error, artifact_error = relative_l2(eager, reference), relative_l2(ours, reference)
+    return {
+        "sizes": sizes,
+        "eager_error": eager_error,
+        "artifact_error": artifact_error,
+        "bound": max(EAGER_FACTOR * eager_error, FLOOR),
+    }
+
+
+def relative_l2(found: list[torch.Tensor], reference: list[torch.Tensor]) -> float:
+    """|found - reference| / |reference| over all tensors together, in float64; inf on NaN."""
+    import torch
+
+    if [t.shape for t in found] != [t.shape for t in reference]:
+        return float("inf")
+    pairs = [(a.double(), b.double()) for a, b in zip(found, reference, strict=True)]
+    error = torch.stack([(a - b).norm() for a, b in pairs]).norm()
+    size = torch.stack([b.norm() for _, b in pairs]).norm()
+    ratio = (error / size).item()
+    return ratio if ratio == ratio else float("inf")
+
+
+def main(arguments: list[str]) -> int:
+    """Verify and print one JSON line: {"record": ...} or {"error": ...}."""
+    store, key, seed = arguments
+    try:
+        answer: dict[str, Any] = {"record": verify(Path(store), key, seed=int(seed))}
+    except AotbuildError as e:
+        answer = {"error": str(e)}
+    sys.stdout.write(json.dumps(answer) + "\n")
+    return 0 if "record" in answer else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

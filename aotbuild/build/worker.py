@@ -1,0 +1,219 @@
+"""The process that makes one artifact: rehearse, prepare, export, compile, repack, write it out.
+
+    python -m aotbuild.build.worker ROOT      a job as JSON on stdin, events as JSON lines on stdout
+
+One process compiles one artifact, since Inductor's caches, registries and memoised answers are the
+process's. Leaves verifying and storing to `run`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import resource
+import signal
+import sys
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from aotbuild.build.package import Package
+from aotbuild.build.plan import Blueprint, Job
+from aotbuild.cache.manifest import FORMAT, Constant, Manifest
+from aotbuild.cache.signature import Signature
+from aotbuild.errors import AotbuildError, BuildError
+from aotbuild.target import Target
+
+_PR_SET_PDEATHSIG = 1
+
+
+def main(arguments: list[str]) -> int:
+    """Make the artifact below ROOT; the last line says what was made, or why not."""
+    _die_with_parent()
+    warnings.simplefilter("ignore")
+    document = json.load(sys.stdin)
+    job, key = Job.from_json(document["job"]), document["key"]
+    try:
+        _say(result=make(job, key, Path(arguments[0])))
+    except AotbuildError as e:
+        _say(error=str(e), kind=type(e).__name__)
+        return 1
+    return 0
+
+
+def make(job: Job, key: str, root: Path) -> dict[str, Any]:
+    """Make the artifact of `job` below `root`, which is laid out like a store.
+
+    Returns:
+        The artifact's folder, the seconds of each stage, and the peak memory.
+
+    Raises:
+        BuildError: it failed; or its key isn't `key`, because something changed meanwhile.
+    """
+    from aotbuild.build.plan import blueprint
+
+    seconds: dict[str, float] = {}
+    with _stage("rehearse", job.unit, seconds):
+        print_ = blueprint(job)
+    if print_.key != key:
+        raise BuildError(
+            f"{job.unit}: the key became {print_.key[:12]} where {key[:12]} was planned: a "
+            "package, a config or the compiler changed meanwhile. Run the same command again."
+        )
+    folder = root / print_.folder
+    folder.mkdir(parents=True)
+    manifest = _compile(print_, folder, root / "work", seconds)
+    (folder / "manifest.json").write_bytes(manifest.to_bytes())
+    return {"folder": str(folder), "seconds": seconds, "peak_bytes": peak_bytes()}
+
+
+def _compile(blueprint: Blueprint, folder: Path, work: Path, seconds: dict[str, float]) -> Manifest:
+    import torch
+
+    from aotbuild.build import package
+    from aotbuild.build.compile import compile_package
+    from aotbuild.build.constants import constant_plan
+    from aotbuild.build.export import export_unit
+    from aotbuild.build.prepare import prepare
+
+    unit, target = blueprint.job.unit, blueprint.target
+    device = "cuda:0" if target.device == "cuda" else "cpu"
+    with _stage("export", unit, seconds):
+        recorded = blueprint.recorded
+        module = recorded.module()
+        prepare(module, blueprint.job.recipe.components[recorded.component])
+        exported = export_unit(module, recorded, device=device, dynamic=blueprint.dynamic)
+        if exported.signature.calls() != blueprint.signature.calls():
+            raise BuildError(f"{unit}: the exported program takes other calls than were planned.")
+        constants = constant_plan(exported.program, recorded.module())
+    with _stage("compile", unit, seconds):
+        compiled = compile_package(
+            exported.program,
+            arch=target.arch,
+            options=blueprint.options,
+            toolchain=blueprint.toolchain,
+            folder=work,
+        )
+    with _stage("package", unit, seconds):
+        forbidden = (str(work), str(Path(torch.__file__).parent), sys.prefix)
+        packed = package.repack(compiled.path, folder / "package.pt2", forbidden=forbidden)
+        checks = {**compiled.checks, **check_library(packed.data, target, work)}
+    checks["operators"] = exported.operators
+    checks["unused"] = list(constants.unused)
+    return _manifest(blueprint, exported.signature, constants.constants, checks, packed)
+
+
+def check_library(data: bytes, target: Target, work: Path) -> dict[str, Any]:
+    """What the finished `.so` shows: every symbol resolves, every cubin is the target's.
+
+    Raises:
+        BuildError: one doesn't, or isn't.
+    """
+    from aotbuild.build.cubins import check_cubins, check_symbols
+    from aotbuild.gpus import find_gpu
+
+    library = work / "checked.so"
+    library.write_bytes(data)
+    if target.device != "cuda":
+        check_symbols(library)
+        return {}
+    check_symbols(library, work / "cuda" / "lib64")
+    gpu = find_gpu(target.arch)
+    report = check_cubins(library, gpu)
+    largest = max((k.shared_bytes for k in report.kernels), default=0)
+    if largest > gpu.shared_memory_bytes:
+        raise BuildError(
+            f"A kernel needs {largest} bytes of shared memory a block; {gpu.name} has "
+            f"{gpu.shared_memory_bytes}."
+        )
+    return {"cubins": report.to_json()}
+
+
+def _manifest(
+    blueprint: Blueprint,
+    signature: Signature,
+    constants: tuple[Constant, ...],
+    checks: dict[str, Any],
+    packed: Package,
+) -> Manifest:
+    from dataclasses import replace
+
+    import aotbuild
+    from aotbuild.build.targets import runs_here
+
+    recorded, recipe = blueprint.recorded, blueprint.job.recipe
+    shared = checks.get("shared_bytes_max")
+    target = replace(
+        blueprint.target,
+        glibc=packed.library.glibc,
+        glibcxx=packed.library.glibcxx,
+        shared_memory_bytes=shared,
+    )
+    return Manifest(
+        format=FORMAT,
+        key=blueprint.key,
+        parts=blueprint.parts,
+        component=recorded.unit,
+        method=recorded.method,
+        scope="full",
+        precision=recorded.precision,
+        module=recorded.identity,
+        signature=signature,
+        state=recorded.state,
+        constants=constants,
+        target=target,
+        recipe=recipe.to_json(),
+        package=packed.package,
+        library=packed.library_record,
+        checks={
+            **checks,
+            "needed": list(packed.library.needed),
+            "example_values": recorded.values,
+        },
+        provenance={
+            "aotbuild": aotbuild.__version__,
+            "checkpoint": recipe.checkpoint,
+            "revision": recipe.revision,
+            "built_across": not runs_here(target),
+            "rehearsal": {
+                "configs": blueprint.job.configs,
+                "variant": blueprint.job.variant,
+                "index": blueprint.job.index,
+                "dynamic": blueprint.job.dynamic,
+            },
+        },
+        verification=(),
+    )
+
+
+def peak_bytes() -> int:
+    """Most resident memory so far, of this process or of the largest of its children."""
+    who = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    return max(resource.getrusage(w).ru_maxrss for w in who) * 1024
+
+
+@contextmanager
+def _stage(stage: str, unit: str, seconds: dict[str, float]) -> Iterator[None]:
+    _say(stage=stage, component=unit)
+    started = time.monotonic()
+    yield
+    seconds[stage] = round(time.monotonic() - started, 3)
+    _say(stage=stage, component=unit, seconds=seconds[stage])
+
+
+def _say(**event: Any) -> None:
+    sys.__stdout__.write(json.dumps(event) + "\n")  # type: ignore[union-attr]
+    sys.__stdout__.flush()  # type: ignore[union-attr]
+
+
+def _die_with_parent() -> None:
+    """A builder that is killed takes its worker along, else it would go on compiling for nobody."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
