@@ -1,1 +1,6 @@
-"""x."""
+"""The loader: artifacts matched, bound and swapped into a pipeline; torch is all it needs."""
+
+from aotbuild.loaders.load import load
+from aotbuild.loaders.loaded import Loaded, Rejection, Unit
+
+__all__ = ["Loaded", "Rejection", "Unit", "load"]

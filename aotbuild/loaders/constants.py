@@ -21,6 +21,7 @@ ALIGNMENT_BYTES = 64
 """AOTInductor's own alignment of constants; compiled code may read whole vectors from there."""
 
 _SHOWN = 3
+_data_ptr: Callable[[Any], int] = Tensor.data_ptr
 _PLAIN_TENSORS = (Tensor, nn.Parameter)
 _CONVOLUTION_RANKS = (4, 5)
 
@@ -30,7 +31,7 @@ class Binding:
 
     One alias per constant lives as long as the binding: a detached tensor that shares the eager
     tensor's memory. Binding anew assigns the aliases' `data`. `current` says at every call whether
-    eager's tensors are still the ones that were judged; `refit` judges them again, and binds them if
+    eager's tensors are still those that were judged; `refit` judges them again, and binds them if
     they fit. The caller keeps `refit` and runs apart.
     """
 
@@ -91,7 +92,7 @@ class Binding:
         for constant in self._plan:
             if constant.rule not in ("tensor/1", "concat/1", "stored/1"):
                 reasons.append(f"{constant.name} is made by the unknown rule {constant.rule!r}")
-            values = [None if (s := slots[p]) is None else s.value for p in constant.sources]
+            values: list[Any] = [s and s.value for p in constant.sources for s in (slots[p],)]
             bad = [
                 r for p, v in zip(constant.sources, values, strict=True) if (r := self._flaw(p, v))
             ]
@@ -183,7 +184,7 @@ class _Watched:
         self._tables = [s.table for s in slots]
         self._keys = [s.key for s in slots]
         self._tensors = [s.value for s in slots]
-        self._pointers = list(map(Tensor.data_ptr, self._tensors))
+        self._pointers = list(map(_data_ptr, self._tensors))
         # A matrix transposed by `p.data = p.data.t()` keeps its address.
         self._matrices = [t for t in self._tensors if t.dim() == 2]
         self._contiguous = list(map(Tensor.is_contiguous, self._matrices))
@@ -193,7 +194,7 @@ class _Watched:
             found = list(map(getitem, self._tables, self._keys))
             return (
                 all(map(is_, found, self._tensors))
-                and list(map(Tensor.data_ptr, found)) == self._pointers
+                and list(map(_data_ptr, found)) == self._pointers
                 and list(map(Tensor.is_contiguous, self._matrices)) == self._contiguous
             )
         except (KeyError, IndexError, RuntimeError, TypeError):

@@ -6,8 +6,8 @@ call nor weights: `dispatch` and `constants` must have done that, for the librar
 Private names of torch stand in this file alone. Tried on torch 2.13.0 and 2.14.1:
 - the C interface: https://github.com/pytorch/pytorch/blob/v2.13.0/torch/csrc/inductor/aoti_runtime/interface.h
 - `torch._C._aoti`: https://github.com/pytorch/pytorch/blob/v2.13.0/torch/csrc/inductor/aoti_runner/pybind.cpp
-- a constant's data pointer is read when it is bound, and the container never frees the handle that it
-  makes of a "user managed" constant; `Runner` frees those, having seen that they are still held:
+- a constant's data pointer is read when it is bound, and the container never frees the handle that
+  it makes of a "user managed" constant; `Runner` frees it, having seen that it is still held:
   https://github.com/pytorch/pytorch/blob/v2.13.0/torch/csrc/inductor/aoti_runtime/utils.h
 """
 

@@ -18,7 +18,7 @@ Path = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """Where a tensor is held: a module's table of parameters, buffers or attributes, and its key."""
+    """Where a tensor is held: a table of parameters, buffers or attributes, and its key."""
 
     table: Any
     key: Any
@@ -70,7 +70,7 @@ class Weights:
     def derived_bytes(self) -> int:
         """Bytes that were laid out anew; eager reads the same bytes, so they aren't held twice."""
         made = [a.tensor for a in self._adopted.values() if a.live]
-        made += [f.buffer for f in self._fused.values()]
+        made += [f.buffer for f in self._fused.values() if f.holds(f.parts)]
         return sum(t.numel() * t.element_size() for t in made)
 
     def find(self, path: str) -> Slot | None:
@@ -90,7 +90,7 @@ class Weights:
         return Slot(table, last) if last in table else None
 
     def pinned(self, path: str, sources: Path = ()) -> bool:
-        """Whether an artifact already has `path` laid out in another way than fused as `sources`."""
+        """Whether an artifact has `path` laid out in another way than fused as `sources`."""
         adopted = self._adopted.get(path)
         if adopted is not None and adopted.live and not sources:
             return True
@@ -100,7 +100,7 @@ class Weights:
         )
 
     def lay_out(self, path: str, tensor: Tensor, stride: tuple[int, ...]) -> None:
-        """Give `tensor` the strides `stride` and an aligned address; eager reads the copy as well."""
+        """Give `tensor` strides `stride` and an aligned address; eager reads the copy as well."""
         before = self._adopted.get(path)
         original = before.stride if before is not None else tensor.stride()
         tensor.data = _copy(tensor, stride)
@@ -112,7 +112,7 @@ class Weights:
         if fused is not None and fused.holds(parts):
             return fused.buffer
         buffer = torch.cat([p.detach() for p in parts])
-        views = buffer.split([p.shape[0] for p in parts])
+        views = torch.split(buffer, [p.shape[0] for p in parts])
         for part, view in zip(parts, views, strict=True):
             part.data = view
         pointers = tuple(p.data_ptr() for p in parts)
@@ -120,7 +120,7 @@ class Weights:
         return buffer
 
     def restore(self) -> None:
-        """Give eager its own tensors back, with the layout they had and the values they have now."""
+        """Give eager its own tensors back: the layout they had, the values they have now."""
         for adopted in self._adopted.values():
             if adopted.live:
                 adopted.tensor.data = _copy(adopted.tensor, adopted.stride)

@@ -1,0 +1,147 @@
+"""One artifact at run time: its code, its binding, the form of its calls and answers.
+
+Whether it may serve a call is `dispatch`'s to decide.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from aotbuild.cache.manifest import Manifest
+from aotbuild.cache.signature import TensorSpec
+from aotbuild.errors import IntegrityError
+from aotbuild.loaders.component import Component, state_reason
+from aotbuild.loaders.constants import Binding
+from aotbuild.loaders.runner import Runner
+from aotbuild.loaders.signature import TIMESTEP, Call
+
+_INPUT_ALIGNMENT_BYTES = 16
+
+
+class Artifact:
+    """What `dispatch` runs: one container, bound to one component.
+
+    Attributes:
+        manifest: the artifact's.
+        binding: its constants.
+        verified: whether a record says that it passed on this architecture.
+        checked: whether it may serve without comparing with eager first.
+        disabled: why it doesn't serve any more.
+        ruled: paths of the arguments that a rule brings to one form.
+    """
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        component: Component,
+        runner: Runner,
+        device: torch.device,
+        *,
+        verified: bool,
+        self_check: bool,
+    ) -> None:
+        self.manifest = manifest
+        self.device = device
+        self.verified = verified
+        self.checked = verified or not self_check
+        self.disabled: str | None = None
+        self.hits = 0
+        self.load_s = 0.0
+        self.bind_s = 0.0
+        self._component = component
+        self._runner = runner
+        self._state: tuple[int, str | None] = (-1, None)
+        signature = manifest.signature
+        self.ruled = frozenset(s.path for s in signature.inputs if s.rule is not None)
+        self._inputs = [(_steps(s.path), s) for s in signature.inputs]
+        self._returns = dict(signature.returns)
+        self._outputs = {s.path: i for i, s in enumerate(signature.outputs)}
+        self._check_form()
+        self.binding = Binding(manifest.constants, component.weights, runner, device)
+
+    @property
+    def key(self) -> str:
+        """The first 12 digits of its key."""
+        return self.manifest.key[:12]
+
+    def state_reason(self, seen: int) -> str | None:
+        """Why the component's state, known by the number `seen`, isn't the one it was built for."""
+        number, reason = self._state
+        if number != seen or "backend" in self.manifest.state:
+            reason = state_reason(self.manifest.state, self._component.state)
+            self._state = (seen, reason)
+        return reason
+
+    def inputs(self, call: Call) -> list[Tensor]:
+        """The call's tensors in the package's order, laid out as the code reads them."""
+        return [_ready(_pick(call, steps), spec) for steps, spec in self._inputs]
+
+    def run(self, inputs: list[Tensor]) -> Any:
+        """The answer to a call whose tensors are `inputs`, in the form eager gives it.
+
+        Raises:
+            LoadError: the compiled code failed.
+        """
+        return self._answer("", self._runner.run(inputs))
+
+    def _answer(self, path: str, outputs: list[Tensor]) -> Any:
+        index = self._outputs.get(path)
+        if index is not None:
+            return outputs[index]
+        marker = self._returns[path]
+        if not isinstance(marker, dict):
+            return marker
+        ((kind, length),) = marker.items()
+        prefix = f"{path}." if path else ""
+        items = [self._answer(f"{prefix}{i}", outputs) for i in range(length)]
+        return tuple(items) if kind == "tuple" else items
+
+    def _check_form(self) -> None:
+        """Refuse what can't be served in the form eager has.
+
+        Raises:
+            IntegrityError: saying what the manifest asks for.
+        """
+        signature = self.manifest.signature
+        odd = [s.path for s in signature.inputs if s.rule not in (None, TIMESTEP)]
+        odd += [p for p in self.ruled if "." in p]
+        if odd:
+            raise IntegrityError(f"Its signature has a rule for {odd[0]} that isn't known here.")
+        if any(isinstance(m, dict) and "dict" in m for m in self._returns.values()):
+            raise IntegrityError("It answers with a mapping, whose class no manifest records.")
+        found = (self._runner.num_inputs, self._runner.num_outputs)
+        if found != (len(signature.inputs), len(signature.outputs)):
+            raise IntegrityError(
+                f"Its code takes {found[0]} tensors and gives {found[1]}; its manifest says "
+                f"{len(signature.inputs)} and {len(signature.outputs)}."
+            )
+
+
+def _steps(path: str) -> tuple[str | int, ...]:
+    return tuple(int(s) if s.isdigit() else s for s in path.split("."))
+
+
+def _pick(call: Any, steps: tuple[str | int, ...]) -> Any:
+    for step in steps:
+        call = call[step]
+    return call
+
+
+def _ready(tensor: Tensor, spec: TensorSpec) -> Tensor:
+    """`tensor` with the strides of `spec`, at an aligned address; itself where it is so already."""
+    stride = spec.stride
+    if tensor.is_neg():
+        tensor = tensor.resolve_neg()
+    if stride is None:
+        tensor = tensor.contiguous()
+    elif tensor.stride() != stride and any(
+        n > 1 and a != b for n, a, b in zip(tensor.shape, tensor.stride(), stride, strict=True)
+    ):
+        made = torch.empty_strided(tensor.shape, stride, dtype=tensor.dtype, device=tensor.device)
+        tensor = made.copy_(tensor.detach())
+    if tensor.data_ptr() % _INPUT_ALIGNMENT_BYTES:
+        tensor = tensor.detach().clone()
+    return tensor

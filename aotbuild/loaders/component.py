@@ -1,0 +1,124 @@
+"""One component of a pipeline as its artifacts share it: weights, state, who may run when.
+
+What runs is `dispatch`'s concern.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+from aotbuild.cache.key import json_differences
+from aotbuild.loaders.snapshot import Snapshot
+from aotbuild.loaders.state import State, current_backend, module_state
+from aotbuild.loaders.weights import Weights
+
+_SHOWN = 3
+
+
+class Gate:
+    """Lets runs overlap each other, and changes of what they read overlap nothing."""
+
+    def __init__(self) -> None:
+        self._condition = threading.Condition()
+        self._running = 0
+        self._changing = False
+        self._waiting = 0
+
+    def enter(self) -> None:
+        """Begin a run; waits while a change is going on or waiting."""
+        with self._condition:
+            while self._changing or self._waiting:
+                self._condition.wait()
+            self._running += 1
+
+    def leave(self) -> None:
+        """End a run."""
+        with self._condition:
+            self._running -= 1
+            if not self._running:
+                self._condition.notify_all()
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Be the only one, once the runs in flight are done."""
+        with self._condition:
+            self._waiting += 1
+            try:
+                while self._changing or self._running:
+                    self._condition.wait()
+                self._changing = True
+            finally:
+                self._waiting -= 1
+        try:
+            yield
+        finally:
+            with self._condition:
+                self._changing = False
+                self._condition.notify_all()
+
+
+class Component:
+    """A module whose methods are swapped, with the tensors and the state that artifacts rely on."""
+
+    def __init__(self, name: str, module: nn.Module) -> None:
+        self.name = name
+        self.module = module
+        self.weights = Weights(module)
+        self.gate = Gate()
+        self.state: State = module_state(module)
+        self._lock = threading.Lock()
+        self._snapshot = Snapshot(module)
+        self._seen = 0
+
+    def observe(self) -> int:
+        """A number that stands for the module's state; another one once the state has changed.
+
+        Looks closely only where the snapshot differs.
+        """
+        if self._snapshot.matches():
+            return self._seen
+        with self._lock:
+            snapshot, state = Snapshot(self.module), module_state(self.module)
+            if state != self.state:
+                self._seen += 1
+            self._snapshot, self.state = snapshot, state
+            return self._seen
+
+    def settle(self) -> None:
+        """Take what the module is now as seen, after the loader itself has set methods on it."""
+        self.observe()
+
+
+def state_reason(built: Mapping[str, Any], here: Mapping[str, Any]) -> str | None:
+    """What differs between the state an artifact was exported in and `here`; None if nothing."""
+    backend = built.get("backend", {})
+    now = {**here, "backend": current_backend(backend)} if "backend" in built else dict(here)
+    found = list(json_differences("", dict(built), now))
+    if not found:
+        return None
+    shown = [f"{path} is {b!r}, built with {a!r}" for path, a, b in found[:_SHOWN]]
+    more = f", and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+    return f"the module's state changed: {', '.join(shown)}{more}"
+
+
+def device_of(module: nn.Module) -> torch.device:
+    """Where the module's first parameter or buffer is; the CPU for a module without any."""
+    tensors = (t for of in (module.parameters(), module.buffers()) for t in of)
+    first = next(tensors, None)
+    return torch.device("cpu") if first is None else first.device
+
+
+def precision_of(module: nn.Module) -> str:
+    """The floating dtype that most of the module's numbers have; "float32" for none."""
+    counts: dict[torch.dtype, int] = {}
+    for tensor in module.parameters():
+        if tensor.is_floating_point():
+            counts[tensor.dtype] = counts.get(tensor.dtype, 0) + tensor.numel()
+    most = max(counts, key=lambda dtype: counts[dtype], default=torch.float32)
+    return str(most).removeprefix("torch.")

@@ -1,0 +1,312 @@
+"""Artifacts matched to a pipeline's components, loaded, bound and swapped in.
+
+Whether an artifact fits is `cache.match`'s to judge, whether a call does is `dispatch`'s.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any, Literal
+
+from torch import nn
+
+from aotbuild import probe
+from aotbuild.cache import match
+from aotbuild.cache.artifact import Broken, Entry
+from aotbuild.cache.store import Store
+from aotbuild.errors import AotbuildError, NoArtifactError, SourceError, UsageError
+from aotbuild.loaders.artifact import Artifact
+from aotbuild.loaders.component import Component, device_of, precision_of
+from aotbuild.loaders.dispatch import Dispatcher
+from aotbuild.loaders.loaded import Loaded, Rejection, Unit
+from aotbuild.loaders.runner import Runner, open_library
+from aotbuild.loaders.state import current_backend, identify, is_hooked
+from aotbuild.loaders.swap import Swap, check_free
+from aotbuild.target import Rejected, Target
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Options:
+    store: Store
+    self_check: bool
+    require_verified: bool
+    num_runners: int
+
+
+def load(
+    pipeline: object,
+    source: str | PathLike[str],
+    *,
+    revision: str | None = None,
+    components: Sequence[str] | None = None,
+    fallback: Literal["eager", "error"] = "eager",
+    store: str | PathLike[str] | None = None,
+    self_check: bool = True,
+    require_verified: bool = False,
+    num_runners: int = 1,
+) -> Loaded:
+    """Swap compiled artifacts into `pipeline`, for every component that one fits.
+
+    Args:
+        pipeline: any object whose attributes are the components; a diffusers pipeline is one.
+        source: a folder laid out like a store: a `Path`, or a string that begins with "/", "./",
+            "../" or "~".
+        revision: the commit, for sources on the Hub.
+        components: names of components ("vae") or of units ("vae.decode"); None: whatever `source`
+            has artifacts for.
+        fallback: "eager" runs what isn't covered eagerly; "error" raises, here and at the call.
+        store: where libraries are extracted; by default `$AOTBUILD_STORE`, else ~/.cache/aotbuild.
+        self_check: let an artifact that wasn't verified on this architecture compare its first call
+            with eager before it serves.
+        require_verified: turn such artifacts down instead.
+        num_runners: how many calls of one artifact may run at once.
+
+    Returns:
+        What was loaded, with `report`, `metrics`, `refresh` and `restore`.
+
+    Raises:
+        SourceError: `source` is no such folder, or holds no artifacts.
+        NoArtifactError: under `fallback="error"`, with every rejection, where a unit got none.
+        LoadError: a component is swapped already.
+    """
+    if fallback not in ("eager", "error"):
+        raise UsageError(f"fallback={fallback!r}: write 'eager' or 'error'.")
+    if num_runners < 1:
+        raise UsageError(f"num_runners={num_runners}: at least 1 is needed.")
+    folder = local_source(source, revision)
+    options = _Options(
+        store=Store(Path(store) if store is not None else probe.default_store()),
+        self_check=self_check,
+        require_verified=require_verified,
+        num_runners=num_runners,
+    )
+    entries, rejections = _listed(folder)
+    names = _wanted(pipeline, {e.manifest.component for e in entries}, components)
+    units: list[Unit] = []
+    try:
+        for name, labels in names.items():
+            mine = [e for e in entries if e.manifest.component in labels]
+            found, turned_down = _load_component(pipeline, name, mine, options, fallback)
+            units += found
+            rejections += turned_down
+        loaded = Loaded(units, rejections, str(folder))
+        _check_complete(names, units, rejections, fallback, folder)
+    except BaseException:
+        Loaded(units, [], "").restore()
+        raise
+    return loaded
+
+
+def local_source(source: str | PathLike[str], revision: str | None) -> Path:
+    """The folder that `source` names.
+
+    Raises:
+        SourceError: it isn't a local folder.
+    """
+    text = source if isinstance(source, str) else None
+    if text is not None and not text.startswith(("/", "./", "../", "~")):
+        raise SourceError(
+            f"{text!r} is read as a repository on the Hub, which this version can't load from yet. "
+            f"For a folder write './{text}' or a pathlib.Path."
+        )
+    if revision is not None:
+        raise SourceError(f"revision={revision!r} is for Hub repositories; {source} is a folder.")
+    folder = Path(source).expanduser()
+    if not folder.is_dir():
+        raise SourceError(f"There is no folder {folder}. `aotbuild build` makes a store.")
+    return folder
+
+
+def _listed(folder: Path) -> tuple[list[Entry], list[Rejection]]:
+    found = list(Store(folder).entries())
+    if not found:
+        raise SourceError(
+            f"{folder} holds no artifacts. `aotbuild build RECIPE --store {folder}` puts some there."
+        )
+    broken = [
+        Rejection(
+            unit=b.folder.parent.parent.name, key=b.folder.name, slug="broken", reasons=(b.reason,)
+        )
+        for b in found
+        if isinstance(b, Broken)
+    ]
+    return [e for e in found if isinstance(e, Entry)], broken
+
+
+def _wanted(
+    pipeline: object, labels: set[str], components: Sequence[str] | None
+) -> dict[str, set[str]]:
+    """Component name -> the unit labels that are wanted of it."""
+    modules = {
+        name: isinstance(getattr(pipeline, name, None), nn.Module)
+        for name in {w.partition(".")[0] for w in (*labels, *(components or ()))}
+    }
+    asked: Iterable[str] = components if components is not None else sorted(labels)
+    wanted: dict[str, set[str]] = {}
+    for label in asked:
+        name = label.partition(".")[0]
+        if not modules[name]:
+            if components is not None:
+                raise UsageError(f"components: the pipeline has no module {name!r}.")
+            continue
+        exact = {x for x in labels if x == label or x.startswith(f"{label}.")}
+        wanted.setdefault(name, set()).update(exact or {label})
+    return wanted
+
+
+def _load_component(
+    pipeline: object, name: str, entries: list[Entry], options: _Options, fallback: str
+) -> tuple[list[Unit], list[Rejection]]:
+    module: nn.Module = getattr(pipeline, name)
+    for method in {e.manifest.method for e in entries}:
+        check_free(module, name, method)
+    if is_hooked(module):
+        reason = f"{name} has a hook or a replaced method (offloading?) that a swap would bypass."
+        return [], [_rejection(e, [reason]) for e in entries]
+    if not entries:
+        return [], []
+    component = Component(name, module)
+    device = device_of(module)
+    machine = probe.this_machine(str(device))
+    facts = match.ModuleFacts(
+        identity=identify(module),
+        state=component.state,
+        precision=precision_of(module),
+        device=device.type,
+        versions=probe.versions(),
+    )
+    chosen, rejections = _judged(entries, facts, machine, options)
+    by_label: dict[str, list[Artifact]] = {}
+    for entry in chosen:
+        made = _make(entry, component, machine, options)
+        if isinstance(made, Rejection):
+            rejections.append(made)
+        else:
+            by_label.setdefault(entry.manifest.component, []).append(made)
+    units = [_swap(component, n, a, fallback) for n, a in sorted(by_label.items())]
+    component.settle()
+    return units, rejections
+
+
+def _judged(
+    entries: list[Entry], facts: match.ModuleFacts, machine: Target, options: _Options
+) -> tuple[list[Entry], list[Rejection]]:
+    """The entries that fit, best first, and the others."""
+    fitting, rejections = [], []
+    for entry in entries:
+        records = options.store.verifications(entry)
+        verdict = match.judge(entry.manifest, _with_backend(facts, entry), machine, records=records)
+        if isinstance(verdict, Rejected):
+            rejections.append(_rejection(entry, verdict.reasons))
+        elif options.require_verified and not match.verified(
+            entry.manifest, machine, records=records
+        ):
+            key = entry.manifest.key[:12]
+            rejections.append(
+                _rejection(
+                    entry,
+                    [
+                        f"No record says that it was verified on {machine.arch}; "
+                        f"`aotbuild verify {key}` adds one."
+                    ],
+                )
+            )
+        else:
+            fitting.append((match.rank(entry.manifest, machine, records=records), entry))
+    return [e for _, e in sorted(fitting, key=lambda pair: pair[0])], rejections
+
+
+def _with_backend(facts: match.ModuleFacts, entry: Entry) -> match.ModuleFacts:
+    expected: Mapping[str, Any] | None = entry.manifest.state.get("backend")
+    if expected is None:
+        return facts
+    state = {**facts.state, "backend": current_backend(expected)}
+    return match.ModuleFacts(
+        identity=facts.identity,
+        state=state,
+        precision=facts.precision,
+        device=facts.device,
+        versions=facts.versions,
+    )
+
+
+def _make(
+    entry: Entry, component: Component, machine: Target, options: _Options
+) -> Artifact | Rejection:
+    """The artifact mapped and bound, or why it can't be."""
+    manifest = entry.manifest
+    device = device_of(component.module)
+    runner: Runner | None = None
+    try:
+        started = time.perf_counter()
+        descriptor = options.store.open_library(entry)
+        library = open_library(manifest.library.sha256, descriptor)
+        runner = Runner(library, device, options.num_runners)
+        records = options.store.verifications(entry)
+        artifact = Artifact(
+            manifest,
+            component,
+            runner,
+            device,
+            verified=match.verified(manifest, machine, records=records),
+            self_check=options.self_check,
+        )
+        artifact.load_s = time.perf_counter() - started
+        started = time.perf_counter()
+        unfit = artifact.binding.refit()
+        artifact.bind_s = time.perf_counter() - started
+    except AotbuildError as e:
+        if runner is not None:
+            runner.close()
+        return _rejection(entry, [str(e)])
+    if unfit is not None and not artifact.binding.only_cast:
+        artifact.binding.release()
+        return _rejection(entry, [f"The module's weights don't fit: {unfit}."])
+    return artifact
+
+
+def _swap(component: Component, label: str, artifacts: list[Artifact], fallback: str) -> Unit:
+    method = artifacts[0].manifest.method
+    dispatcher = Dispatcher(component, label, method, artifacts, strict=fallback == "error")
+    swap = Swap(component.module, method, dispatcher)
+    return Unit(name=label, component=component, dispatcher=dispatcher, swap=swap)
+
+
+def _check_complete(
+    names: dict[str, set[str]],
+    units: list[Unit],
+    rejections: list[Rejection],
+    fallback: str,
+    folder: Path,
+) -> None:
+    """Say which units got nothing; raise where the user asked for that."""
+    served = {u.name for u in units}
+    missing = sorted({label for labels in names.values() for label in labels} - served)
+    if names and not missing:
+        return
+    what = ", ".join(missing) or "any component of this pipeline"
+    listed = [f"  {r.unit} {r}" for r in rejections if not missing or r.unit in missing]
+    why = (
+        "\n".join(listed) or f"  {folder} has no artifact for it; `aotbuild list` shows what it has"
+    )
+    message = f"No artifact serves {what}:\n{why}"
+    if fallback == "error":
+        raise NoArtifactError(message)
+    _log.warning("%s", message)
+
+
+def _rejection(entry: Entry, reasons: Iterable[str]) -> Rejection:
+    manifest = entry.manifest
+    return Rejection(
+        unit=manifest.component,
+        key=manifest.key[:12],
+        slug=manifest.signature.slug,
+        reasons=tuple(reasons),
+    )

@@ -1,0 +1,173 @@
+"""What `load` hands back: what serves, what was turned down and why, and the way back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from aotbuild.errors import ReleasedError
+from aotbuild.loaders.artifact import Artifact
+from aotbuild.loaders.component import Component
+from aotbuild.loaders.dispatch import Dispatcher
+from aotbuild.loaders.swap import Swap
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rejection:
+    """An artifact that was turned down, with every reason; `key` is its folder where unreadable."""
+
+    unit: str
+    key: str
+    slug: str
+    reasons: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.key} ({self.slug}): {' '.join(self.reasons)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unit:
+    """A swapped method: the artifacts behind it, by rank."""
+
+    name: str
+    component: Component
+    dispatcher: Dispatcher
+    swap: Swap
+
+
+class Loaded:
+    """The pipeline's swapped components."""
+
+    def __init__(self, units: list[Unit], rejections: list[Rejection], source: str) -> None:
+        self._units = units
+        self._rejections = rejections
+        self._source = source
+        self._restored = False
+
+    def refresh(self) -> None:
+        """Judge every weight again, derive what is derived, bind anew.
+
+        What was moved or replaced is noticed at the next call anyway; this takes the time now.
+
+        Raises:
+            ReleasedError: the pipeline was restored.
+        """
+        if self._restored:
+            raise ReleasedError(
+                "refresh() after restore(): nothing is loaded any more. Call aotbuild.load again."
+            )
+        for component in self._components():
+            component.observe()
+            with component.gate.alone():
+                for artifact in self._artifacts(component):
+                    artifact.binding.refit()
+
+    def restore(self) -> None:
+        """The pipeline exactly as it was: methods, layouts, values. A second time does nothing."""
+        self._restored = True
+        for unit in self._units:
+            unit.swap.undo()
+        for component in self._components():
+            with component.gate.alone():
+                for unit in self._units:
+                    if unit.component is component:
+                        unit.dispatcher.released = True
+                for artifact in self._artifacts(component):
+                    artifact.binding.release()
+                component.weights.restore()
+
+    def metrics(self) -> dict[str, dict[str, Any]]:
+        """Per unit: hits by artifact key, fallbacks by kind, seconds and bytes. Safe to poll."""
+        return {
+            unit.name: {
+                "hits": {a.key: a.hits for a in unit.dispatcher.artifacts},
+                "fallbacks": dict(unit.dispatcher.fallbacks),
+                "load_s": sum(a.load_s for a in unit.dispatcher.artifacts),
+                "bind_s": sum(a.bind_s for a in unit.dispatcher.artifacts),
+                "derived_bytes": unit.component.weights.derived_bytes,
+            }
+            for unit in self._units
+        }
+
+    def to_json(self) -> dict[str, Any]:
+        """`report` for machines."""
+        metrics = self.metrics()
+        return {
+            "source": self._source,
+            "restored": self._restored,
+            "units": {
+                u.name: {
+                    **metrics[u.name],
+                    "artifacts": [_artifact_json(a) for a in u.dispatcher.artifacts],
+                    "eager_because": dict(u.dispatcher.last_reason),
+                }
+                for u in self._units
+            },
+            "rejected": [
+                {"unit": r.unit, "key": r.key, "slug": r.slug, "reasons": list(r.reasons)}
+                for r in self._rejections
+            ],
+        }
+
+    def report(self) -> str:
+        """Per unit: which artifacts serve, what ran eagerly; every rejected one; and why."""
+        lines = [f"{self._source}{' (restored)' if self._restored else ''}"]
+        for unit in self._units:
+            lines += _unit_lines(unit)
+        for name in sorted({r.unit for r in self._rejections}):
+            lines.append(f"{name}: rejected")
+            lines += [f"  {r}" for r in self._rejections if r.unit == name]
+        if not self._units:
+            lines.append("Nothing is swapped: every component runs eagerly.")
+        return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        return f"<aotbuild.Loaded {', '.join(u.name for u in self._units) or 'nothing'}>"
+
+    def _components(self) -> list[Component]:
+        return list({id(u.component): u.component for u in self._units}.values())
+
+    def _artifacts(self, component: Component) -> list[Artifact]:
+        mine = (u for u in self._units if u.component is component)
+        return [a for u in mine for a in u.dispatcher.artifacts]
+
+
+def _artifact_json(artifact: Artifact) -> dict[str, Any]:
+    return {
+        "key": artifact.manifest.key,
+        "signature": list(artifact.manifest.signature.sizes()),
+        "dynamic": artifact.manifest.signature.dynamic,
+        "verified": artifact.verified,
+        "checked": artifact.checked,
+        "disabled": artifact.disabled,
+        "unfit": artifact.binding.unfit,
+        "hits": artifact.hits,
+        "load_s": artifact.load_s,
+        "bind_s": artifact.bind_s,
+    }
+
+
+def _unit_lines(unit: Unit) -> list[str]:
+    derived = unit.component.weights.derived_bytes
+    shared = f", {derived / 1e6:.1f} MB laid out anew and shared with eager" if derived else ""
+    lines = [f"{unit.name}: swapped{shared}"]
+    for artifact in unit.dispatcher.artifacts:
+        kind = "dynamic" if artifact.manifest.signature.dynamic else "exact"
+        seconds = artifact.load_s + artifact.bind_s
+        lines.append(
+            f"  {artifact.key} {kind}, {next(artifact.manifest.signature.sizes(), 'no tensors')}, "
+            f"{_trust(artifact)}; loaded and bound in {seconds * 1e3:.0f} ms; {artifact.hits} calls"
+        )
+    for kind, count in sorted(unit.dispatcher.fallbacks.items()):
+        lines.append(f"  {count} eager ({kind}): {unit.dispatcher.last_reason[kind]}")
+    return lines
+
+
+def _trust(artifact: Artifact) -> str:
+    if artifact.disabled:
+        return f"disabled: {artifact.disabled}"
+    if artifact.binding.unfit:
+        return f"waiting for its weights: {artifact.binding.unfit}"
+    if artifact.verified:
+        return "verified"
+    return "first call agreed with eager" if artifact.checked else "compares its first call"
