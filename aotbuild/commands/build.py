@@ -77,7 +77,7 @@ def _print_built(built: list[Built]) -> None:
 def _print_planned(planned: list[Planned]) -> None:
     rows = []
     for p in planned:
+        first = next(p.signature.sizes(), "no tensors")
         state = "in the store" if p.cached else "to build"
-        rows.append((p.component, p.resolution, p.variant, p.key[:12], state))
-        rows.extend(("", line, "", "", "") for line in p.signature.sizes())
-    print_table(("component", "call", "variant", "key", "state"), rows)
+        rows.append((p.component, p.resolution, str(p.batch), p.variant, first, p.key[:12], state))
+    print_table(("component", "call", "batch", "variant", "first input", "key", "state"), rows)

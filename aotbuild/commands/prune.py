@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from aotbuild.cache.prune import Item, Pruned
+from aotbuild.cache.prune import Pruned, Removal
 from aotbuild.cache.store import Store
 from aotbuild.commands.output import human_bytes, json_option, print_json, store_option
 from aotbuild.errors import StoreError, UsageError
@@ -85,7 +85,7 @@ def _print(pruned: Pruned, dry_run: bool, as_json: bool) -> None:
         )
 
 
-def _to_json(removal: Item) -> dict[str, Any]:
+def _to_json(removal: Removal) -> dict[str, Any]:
     return {
         "key": removal.key,
         "path": str(removal.path),
