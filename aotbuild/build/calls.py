@@ -82,7 +82,7 @@ def describe(value: object) -> Any:
     """A leaf or container marker as JSON; tensors by dtype, shape and strides."""
     if isinstance(value, torch.Tensor):
         return [dtype_name(value.dtype), list(value.shape), list(value.stride())]
-    return [type(value).__name__, value]
+    return [type(value).__name__, value if isinstance(value, (dict, *SCALARS)) else None]
 
 
 def check_leaves(call: Mapping[str, Any], unit: str) -> None:

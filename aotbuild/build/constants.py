@@ -57,16 +57,19 @@ def source_tensor(module: nn.Module, path: str) -> torch.Tensor | None:
 
 
 def _used(program: torch.export.ExportedProgram) -> dict[str, torch.Tensor]:
-    """Name -> tensor of every constant that a node of the graph reads."""
+    """Name in the package -> tensor, of every constant that a node of the graph reads.
+
+    Lowering traces the graph once more, which numbers the anonymous ones afresh in their order.
+    """
     graph = program.graph_signature
-    placeholders = {n.name: n for n in program.graph.nodes if n.op == "placeholder"}
-    targets = {
-        **graph.inputs_to_parameters,
-        **graph.inputs_to_buffers,
-        **graph.inputs_to_lifted_tensor_constants,
-    }
+    read = {n.name for n in program.graph.nodes if n.op == "placeholder" and n.users}
     tensors = {**program.constants, **program.state_dict}
-    return {t: tensors[t] for n, t in targets.items() if placeholders[n].users}
+    named = {**graph.inputs_to_parameters, **graph.inputs_to_buffers}
+    lifted = [t for n, t in graph.inputs_to_lifted_tensor_constants.items() if n in read]
+    return {
+        **{target: tensors[target] for name, target in named.items() if name in read},
+        **{f"_tensor_constant{i}": tensors[target] for i, target in enumerate(lifted)},
+    }
 
 
 def _constant(name: str, tensor: torch.Tensor, stock: nn.Module) -> Constant:

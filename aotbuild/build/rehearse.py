@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from aotbuild.build.calls import RecordedCall, check_answer
+from aotbuild.build.calls import RecordedCall, check_answer, check_leaves
 from aotbuild.build.modules import diffusers_class, quiet
 from aotbuild.build.stand_in import Recorder
 from aotbuild.errors import AotbuildError, BuildError, RecipeError
@@ -244,5 +244,6 @@ def _wanted(recipe: Recipe, called: Mapping[str, tuple[RecordedCall, ...]]) -> t
                 f"calls {', '.join(sorted(called)) or 'nothing'}."
             )
         for recorded in called[label]:
+            check_leaves(recorded.call, label)
             check_answer(recorded.answer, label)
     return labels
