@@ -86,21 +86,23 @@ def verified(
     manifest: Manifest, machine: Target, *, records: Iterable[Mapping[str, Any]] = ()
 ) -> bool:
     """Whether a record says that the artifact passed on a machine of this architecture."""
-    return any(
-        passed(record) and record.get("arch") == machine.arch
-        for record in (*manifest.verification, *records)
-    )
+    machines = _passed_on((*manifest.verification, *records))
+    wanted = machine.device, machine.arch
+    return any((found.get("device"), found.get("arch")) == wanted for found in machines)
 
 
 def verified_torch(records: Iterable[Mapping[str, Any]]) -> frozenset[str]:
     """The full torch versions with which the records say that the artifact passed."""
-    versions = (record.get("torch") for record in records if passed(record))
+    versions = (found.get("torch") for found in _passed_on(records))
     return frozenset(v for v in versions if isinstance(v, str))
 
 
-def passed(record: Mapping[str, Any]) -> bool:
-    """Whether a verification record is of a success; one that doesn't say is."""
-    return record.get("passed", True) is True
+def _passed_on(records: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    """The targets of the machines on which the records say that the artifact passed."""
+    for record in records:
+        found = record.get("target")
+        if record.get("passed") is True and isinstance(found, Mapping):
+            yield found
 
 
 def _module_reasons(manifest: Manifest, facts: ModuleFacts) -> Iterator[str]:

@@ -16,6 +16,7 @@ from typing import Any
 from aotbuild.cache.library import open_file
 from aotbuild.canonical import canonical_bytes
 from aotbuild.errors import ArtifactError, StoreError
+from aotbuild.target import Target
 
 log = logging.getLogger(__name__)
 
@@ -38,13 +39,11 @@ def record_bytes(record: Mapping[str, Any], key: str) -> tuple[str, bytes]:
 
 def check_record(record: object, key: str) -> None:
     """Refuse with a ValueError a record of another key, or without what `match` reads of it."""
-    if not isinstance(record, Mapping):
-        raise ValueError("expected an object")
-    for name in ("key", "arch", "torch"):
-        if not isinstance(record.get(name), str):
-            raise ValueError(f"{name!r} must be a string")
-    if not isinstance(record.get("passed", True), bool):
+    if not isinstance(record, Mapping) or not isinstance(record.get("passed"), bool):
         raise ValueError("'passed' must be true or false")
+    if not isinstance(record.get("key"), str):
+        raise ValueError("'key' must be the artifact's")
+    Target.from_json(record.get("target"))
     if record["key"] != key:
         raise ValueError(f"it is of {record['key'][:12]}, and this artifact is {key[:12]}")
 

@@ -157,4 +157,4 @@ def stage(
 
 
 def record(key: str, target: Target = CPU, **changes: Any) -> dict[str, Any]:
-    return {"passed": True, "key": key, "arch": target.arch, "torch": target.torch, **changes}
+    return {"passed": True, "key": key, "target": target.to_json(), **changes}

@@ -3,6 +3,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 from aotbuild.cache import locks
@@ -40,21 +41,24 @@ def test_lock_is_free_when_its_owner_was_killed(tmp_path: Path) -> None:
         assert mine
 
 
-def test_lock_is_held_by_one_at_a_time_when_many_take_and_remove_it(tmp_path: Path) -> None:
-    path, inside, most = tmp_path / "a.lock", [0], [0]
+def test_lock_is_held_by_one_at_a_time_when_its_file_goes_while_another_waits(
+    tmp_path: Path,
+) -> None:
+    path, spans = tmp_path / "a.lock", list[tuple[float, float]]()
 
-    def contend() -> None:
-        for _ in range(200):
-            with locks.hold(path):
-                inside[0] += 1
-                most[0] = max(most[0], inside[0])
-                inside[0] -= 1
+    def take(held_s: float = 0.2) -> None:
+        with locks.hold(path):
+            began = time.monotonic()
+            time.sleep(held_s)
+            spans.append((began, time.monotonic()))
 
-    threads = [threading.Thread(target=contend) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(timeout=60)
+    with locks.hold(path):
+        waiter = threading.Thread(target=take)
+        waiter.start()
+        time.sleep(0.1)
+    take()
+    waiter.join(timeout=60)
 
-    assert most == [1]
+    (_, first_end), (second_begin, _) = sorted(spans)
+    assert first_end <= second_begin
     assert not path.exists()
