@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from aotbuild.bench.subject import SEED, build_denoiser, denoiser
 from aotbuild.bench.ways import COMPILE, EAGER, MEGA_CACHE, WARM_FOLDER, WAYS, Job, Run
-from aotbuild.build.request import BuildRequest, Event
+from aotbuild.build.request import Event
 from aotbuild.cache.store import Store
 from aotbuild.errors import BuildError
 from aotbuild.recipe import Recipe, load_configs
 
 Say = Callable[[str], None]
-SEED = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +51,7 @@ def measure(plan: Plan, *, on_event: Callable[[Event], None], say: Say) -> list[
         AotbuildError: the build failed, or a process of a way did.
     """
     component = denoiser(plan.recipe)
-    key = build_denoiser(plan, component, on_event)
+    key = build_denoiser(plan.recipe, plan.store, on_event).manifest.key
     say(f"writing random weights of {component}")
     job = make_job(plan, component, key)
     runs: list[Run] = []
@@ -66,31 +66,6 @@ def measure(plan: Plan, *, on_event: Callable[[Event], None], say: Say) -> list[
                 run_way(replace(job, way=way, output=output), cache_folder(plan, way, repeat))
             )
     return compare(runs, plan)
-
-
-def denoiser(recipe: Recipe) -> str:
-    """The component that is called by `forward`: the one that a step is a call of."""
-    return next(n for n, c in recipe.components.items() if c.methods == ("forward",))
-
-
-def build_denoiser(plan: Plan, component: str, on_event: Callable[[Event], None]) -> str:
-    """The key of its artifact for this machine's CPU, in the store by then."""
-    from aotbuild.build import run
-
-    recipe = plan.recipe
-    variants = dict(list(recipe.call.variants.items())[:1])
-    request = BuildRequest(
-        recipe=replace(
-            recipe,
-            components={component: recipe.components[component]},
-            call=replace(recipe.call, variants=variants),
-        ),
-        gpu="cpu",
-        resolutions=(recipe.call.resolution,),
-        batches=(recipe.call.batch,),
-        store=plan.store,
-    )
-    return run.build(request, on_event)[0].key
 
 
 def make_job(plan: Plan, component: str, key: str) -> Job:

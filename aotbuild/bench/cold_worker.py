@@ -37,7 +37,11 @@ def run(job: Job) -> Run:
     weighted = time.perf_counter()
     import torch
 
-    call, entry = recorded_call(job)
+    from aotbuild.bench.subject import call_of
+    from aotbuild.cache.store import Store
+
+    entry = Store(Path(job.store)).find(job.key)
+    call = call_of(entry)
     with torch.no_grad():
         step, load_s, bind_s, derived_bytes = WAY_STEPS.get(job.way, compiled)(
             job, module, entry, call
@@ -80,17 +84,6 @@ def mapped_module(job: Job) -> nn.Module:
     module = build_module(job.config, job.dtype)
     module.load_state_dict(load_file(job.weights), assign=True)
     return module.requires_grad_(False)
-
-
-def recorded_call(job: Job) -> tuple[dict[str, Any], Entry]:
-    """The call that the artifact serves, with random tensors of one seed, and the artifact."""
-    from aotbuild.build.verify import example_call
-    from aotbuild.cache.store import Store
-
-    entry = Store(Path(job.store)).find(job.key)
-    values = entry.manifest.checks.get("example_values", {})
-    signature = entry.manifest.signature
-    return example_call(signature, values, {}, device="cpu", seed=0), entry
 
 
 def eager(job: Job, module: nn.Module, entry: Entry, call: dict[str, Any]) -> tuple[Any, ...]:

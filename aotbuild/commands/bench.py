@@ -105,7 +105,7 @@ def cold_start(
 @store_option
 @json_option
 def dispatch(calls: int, sdxl: bool, store: Path, as_json: bool) -> None:
-    """Time what the guard adds to a call of the bare runner, and whether a run holds the GIL."""
+    """Time what the guard adds to each call of the bare runner."""
     quieten()
     from aotbuild.bench import dispatch as bench_dispatch
 
@@ -114,8 +114,34 @@ def dispatch(calls: int, sdxl: bool, store: Path, as_json: bool) -> None:
     if as_json:
         print_json(figures)
         return
-    for name, figure in figures.items():
-        click.echo(f"{name:<40}{figure}")
+    for name, found in figures.items():
+        low, high = found["guard_quartiles_us"]
+        click.echo(
+            f"{name}: the guard takes {found['guard_us']} us a call (quartiles {low}, {high}) over "
+            f"{found['constants']} constants, beside a run of {found['run_us'] / 1e3:.1f} ms; "
+            f"{found['calls']} calls"
+        )
+
+
+@bench.command()
+@click.option("--repeats", type=click.IntRange(min=1), default=5, show_default=True)
+@store_option
+@json_option
+def concurrency(repeats: int, store: Path, as_json: bool) -> None:
+    """Time how far a run stalls another thread, and two runs at once against two in turn."""
+    quieten()
+    from aotbuild.bench import concurrency as bench_concurrency
+
+    with progress() as on_event:
+        found = bench_concurrency.measure(store=store, repeats=repeats, on_event=on_event)
+    if as_json:
+        print_json(found)
+        return
+    click.echo(f"a 1 ms ticker stalls {found['stall_ms']} ms beside a run of {found['run_ms']} ms")
+    click.echo(
+        f"two threads take {found['two_threads_s']} s, one after the other {found['in_turn_s']} s: "
+        f"{found['ratio']}"
+    )
 
 
 def _print_runs(runs: list[Run]) -> None:
