@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, Field
 from typing import Any, TypeAlias
 
-Json: TypeAlias = "None | bool | int | float | str | list[Json] | dict[str, Json]"
+Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 
 
 def canonical_bytes(value: object) -> bytes:
@@ -32,8 +32,8 @@ def checked_fields(cls: type[Any], document: object, where: str) -> dict[str, An
     """
     if not isinstance(document, Mapping):
         raise ValueError(f"{where}: expected an object, found {type(document).__name__}")
-    known = {f.name: f for f in fields(cls)}
-    unknown = sorted(set(document) - set(known))
+    known: dict[str, Field[Any]] = cls.__dataclass_fields__
+    unknown = sorted(document.keys() - known.keys())
     if unknown:
         raise ValueError(f"{where}: unknown field {unknown[0]!r}; known are {sorted(known)}")
     missing = [
