@@ -1,8 +1,8 @@
 """Export one recorded call on fake tensors of the target's device. Compiles nothing itself.
 
-Private names of torch in use here, seen working in 2.11.0, 2.12.1, 2.13.0 and 2.14.1:
-`torch._subclasses.FakeTensorMode` (documented under "Fake tensor"), `ShapeEnv`,
-`proxy_tensor.CONSTANT_NUMEL_LIMIT`, and the `_state_dict` and `_constants` of `ExportedProgram`.
+Private names of torch in use here, tried on 2.13.0 and 2.14.1: `FakeTensorMode` (documented under
+"Fake tensor"), `ShapeEnv`, `proxy_tensor.CONSTANT_NUMEL_LIMIT`, and the `_state_dict`, `_constants`
+and `_example_inputs` of `ExportedProgram`.
 """
 
 from __future__ import annotations

@@ -205,4 +205,6 @@ def _draw(name: str, like: torch.Tensor, seed: int) -> torch.Tensor:
         value *= BIAS_SCALE
     else:
         value.mul_(NORM_SCALE).add_(1)
+    if (like.dtype, like.stride()) == (value.dtype, value.stride()):
+        return value
     return torch.empty_strided(like.shape, like.stride(), dtype=like.dtype).copy_(value)

@@ -71,17 +71,7 @@ def rehearse(
     with quiet(), torch.random.fork_rng(devices=[]), torch.no_grad():
         recorders = _recorders(recipe, configs)
         pipeline = _assemble(cls, configs, recorders, recipe)
-        arguments = _arguments(recipe, cls, resolution, batch, variant)
-        try:
-            pipeline(**arguments)
-        except AotbuildError:
-            raise
-        except Exception as e:
-            raise BuildError(
-                f"Recipe {recipe.name}: {recipe.pipeline} refused the rehearsal's call with "
-                f"{type(e).__name__}: {_short(e)}. It was called with {', '.join(arguments)}: see "
-                "[call] of the recipe."
-            ) from e
+        _call(pipeline, _arguments(recipe, cls, resolution, batch, variant), recipe)
     called = {unit: tuple(c) for r in recorders.values() for unit, c in r.calls.items()}
     wanted = _wanted(recipe, called)
     return Rehearsal(
@@ -92,6 +82,19 @@ def rehearse(
         others={u: c for u, c in called.items() if u not in wanted},
         seconds=time.monotonic() - started,
     )
+
+
+def _call(pipeline: Any, arguments: dict[str, Any], recipe: Recipe) -> None:
+    try:
+        pipeline(**arguments)
+    except AotbuildError:
+        raise
+    except Exception as e:
+        raise BuildError(
+            f"Recipe {recipe.name}: {recipe.pipeline} refused the rehearsal's call with "
+            f"{type(e).__name__}: {_short(e)}. It was called with {', '.join(arguments)}: see "
+            "[call] of the recipe."
+        ) from e
 
 
 def unit_labels(recipe: Recipe) -> tuple[str, ...]:

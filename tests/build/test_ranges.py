@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache
 from fractions import Fraction
+from functools import cache
 from typing import Any
 
 import pytest
