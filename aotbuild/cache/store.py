@@ -172,7 +172,7 @@ class Store:
         key: str | None = None,
         older_than_s: float | None = None,
         max_bytes: int | None = None,
-        now_s: float = 0.0,
+        now_s: float | None = None,
         dry_run: bool = False,
     ) -> Pruned:
         """Remove what any of the arguments names; what can't be removed is reported, the rest goes.
@@ -182,9 +182,10 @@ class Store:
             key: artifacts whose keys begin with this.
             older_than_s: artifacts that were built longer ago.
             max_bytes: the oldest, until the store is no larger.
-            now_s: seconds since the epoch, that `older_than_s` counts back from.
+            now_s: seconds since the epoch, that `older_than_s` counts back from and needs.
             dry_run: only say what would go.
         """
+        assert older_than_s is None or now_s is not None, "an age counts from some time"
         if not self.root.is_dir():
             return Pruned(())
         with ExitStack() as held, disk.translated(self.root):
@@ -198,7 +199,7 @@ class Store:
                 key=key,
                 older_than_s=older_than_s,
                 max_bytes=max_bytes,
-                now_s=now_s,
+                now_s=now_s or 0.0,
             )
             return Pruned(chosen) if dry_run else remove(chosen, trash, self.root / "artifacts")
 
