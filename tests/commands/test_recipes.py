@@ -1,0 +1,72 @@
+"""`recipes new`: drafts from the configs that ship, laid out as checkpoints are."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from aotbuild.cli import main
+from aotbuild.commands.draft import draft_recipe
+from aotbuild.errors import RecipeError
+from aotbuild.recipe import load_configs, load_recipe
+
+
+def lay_out(architecture: str, folder: Path) -> Path:
+    """A diffusers folder with the configs of a shipped architecture, and no weights."""
+    for name, config in load_configs(architecture).items():
+        if name == "model_index":
+            path = folder / "model_index.json"
+        else:
+            stem = "scheduler_config" if "scheduler" in name else "config"
+            path = folder / name / f"{stem}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(config))
+    return folder
+
+
+@pytest.mark.parametrize("name", ["sd15", "sdxl"])
+def test_draft_says_what_the_shipped_recipe_says_when_the_family_is_known(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    lay_out(name, tmp_path / "checkpoints" / "Mine_v2")
+    assert main(["recipes", "new", "checkpoints/Mine_v2"]) == 0
+    drafted, shipped = load_recipe("./mine-v2.toml"), load_recipe(name)
+    assert drafted.pipeline == shipped.pipeline
+    assert drafted.call.tensors == shipped.call.tensors
+    assert drafted.call.resolution == shipped.call.resolution
+    assert drafted.call.multiple_px == shipped.call.multiple_px
+    assert {n: c.methods for n, c in drafted.components.items()} == {
+        n: c.methods for n, c in shipped.components.items()
+    }
+    assert set(load_configs(drafted.architecture)) >= {"unet", "vae", "scheduler"}
+
+
+def test_new_overwrites_nothing_when_the_file_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    lay_out("sd15", tmp_path / "mine")
+    (tmp_path / "mine.toml").write_text("precious")
+    assert main(["recipes", "new", "./mine"]) == 2
+    assert "--out" in capsys.readouterr().err
+    assert (tmp_path / "mine.toml").read_text() == "precious"
+
+
+def test_draft_gives_the_pooled_width_when_the_transformer_wants_one() -> None:
+    recipe = draft_recipe(load_configs("flux1-dev"), source="f", architecture="/f/", hub=False)
+    assert recipe.call.tensors["pooled_prompt_embeds"].shape == ("batch", 768)
+    assert recipe.components["transformer"].methods == ("forward",)
+
+
+def test_draft_is_refused_when_the_folder_holds_no_pipeline() -> None:
+    with pytest.raises(RecipeError, match=r"model_index\.json"):
+        draft_recipe({"unet": {}}, source="x", architecture="/x/", hub=False)
+
+
+def test_draft_is_refused_when_there_is_no_denoiser() -> None:
+    configs = {"model_index": {"_class_name": "P"}, "vae": {}}
+    with pytest.raises(RecipeError, match="neither unet nor transformer"):
+        draft_recipe(configs, source="x", architecture="/x/", hub=False)

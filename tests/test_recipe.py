@@ -1,0 +1,180 @@
+"""Recipes: those that ship hold together; each mistake in one is an error that names the field."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from aotbuild.errors import RecipeError
+from aotbuild.recipe import (
+    DTYPES,
+    CallRecipe,
+    ComponentRecipe,
+    Recipe,
+    TensorRecipe,
+    check_resolution,
+    load_configs,
+    load_recipe,
+    parse_recipe,
+    parse_resolution,
+    recipe_names,
+)
+
+ROOT = Path(__file__).parent.parent
+
+GOOD = """
+format = 1
+name = "mine"
+title = "Mine"
+pipeline = "StableDiffusionPipeline"
+architecture = "sd15"
+dtype = "bf16"
+
+[components.unet]
+methods = ["forward"]
+
+[call]
+resolution = "512x512"
+multiple_px = 64
+
+[call.tensors]
+prompt_embeds = { shape = ["batch", 77, 768] }
+"""
+
+
+def test_names_hold_what_the_project_promises_to_ship() -> None:
+    assert {"sd15", "sdxl", "tiny"} <= set(recipe_names())
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_shipped_recipe_has_its_name_and_its_configs(name: str) -> None:
+    recipe = load_recipe(name)
+    assert recipe.name == name
+    configs = load_configs(recipe.architecture)
+    assert set(recipe.components) <= set(configs)
+    assert configs["model_index"]["_class_name"] == recipe.pipeline
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_recipe_comes_back_equal_when_it_went_through_json(name: str) -> None:
+    recipe = load_recipe(name)
+    assert Recipe.from_json(recipe.to_json()) == recipe
+
+
+MISTAKES = {
+    "not TOML": (("format = 1", "format"), "Expected '='"),
+    "another format": (("format = 1", "format = 2"), "format 2 is unknown"),
+    "an unknown field": (('title = "Mine"', 'titel = "Mine"'), "did you mean 'title'?"),
+    "a missing field": (('pipeline = "StableDiffusionPipeline"', ""), "pipeline"),
+    "a wrong type": (("multiple_px = 64", 'multiple_px = "64"'), "expected int, found '64'"),
+    "a bool for a number": (("multiple_px = 64", "multiple_px = true"), "expected int"),
+    "a number for a list": (('["forward"]', "1"), "components.unet.methods: expected a list"),
+    "a list for a table": (("[components.unet]", "[[components]]"), "expected a table"),
+    "an unknown method": (('["forward"]', '["foward"]'), "did you mean 'forward'?"),
+    "a method twice": (('["forward"]', '["decode", "decode"]'), "each method once"),
+    "forward beside decode": (('["forward"]', '["forward", "decode"]'), "by forward, or by"),
+    "an unknown dtype": (('"bf16"', '"bf17"'), "did you mean 'bf16'?"),
+    "a name with spaces": (('name = "mine"', 'name = "My Own"'), "use lower case"),
+    "an unknown layout": (
+        ('methods = ["forward"]', 'methods = ["forward"]\nmemory_format = "channels"'),
+        "memory_format",
+    ),
+    "an unknown rule": (
+        ('methods = ["forward"]', 'methods = ["forward"]\nrules = { timestep = "t/1" }'),
+        "rules: 't/1'",
+    ),
+    "fused math": (
+        ('methods = ["forward"]', 'methods = ["forward"]\nfuse_qkv = true\nattention = "math"'),
+        "fuse_qkv needs attention",
+    ),
+    "off its own grid": (('"512x512"', '"500x512"'), "nearest is 512x512"),
+    "no such extent": (('"batch"', '"images"'), "'images' is not a number"),
+    "a grid of nothing": (("multiple_px = 64", "multiple_px = 0"), "at least 1"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_parse_names_the_field_when_it_holds(mistake: str) -> None:
+    (old, new), expected = MISTAKES[mistake]
+    assert old in GOOD
+    with pytest.raises(RecipeError) as caught:
+        parse_recipe(GOOD.replace(old, new), where="mine.toml")
+    assert expected in str(caught.value)
+    assert "mine.toml" in str(caught.value)
+
+
+def test_load_takes_a_file_of_ones_own_when_given_a_path(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(GOOD)
+    assert load_recipe(str(path)).components["unet"] == ComponentRecipe(methods=("forward",))
+
+
+def test_load_offers_the_nearest_name_when_it_is_unknown() -> None:
+    with pytest.raises(RecipeError, match="Did you mean sdxl"):
+        load_recipe("sdlx")
+
+
+def test_override_changes_what_was_said_and_nothing_else() -> None:
+    recipe = load_recipe("sd15")
+    changed = recipe.override(dtype="fp32", resolution="768x512", batch=2)
+    assert (changed.dtype, changed.call.resolution, changed.call.batch) == ("fp32", "768x512", 2)
+    assert changed.override(dtype=recipe.dtype, resolution="512x512", batch=1) == recipe
+
+
+def test_torch_dtype_is_float32_when_only_the_products_are_tf32() -> None:
+    dtypes = {name: load_recipe("sd15").override(dtype=name).torch_dtype for name in DTYPES}
+    assert dtypes == {
+        "fp32": "float32",
+        "tf32": "float32",
+        "bf16": "bfloat16",
+        "fp16": "float16",
+    }
+
+
+def test_resolution_is_width_then_height() -> None:
+    assert parse_resolution("640x480") == (640, 480)
+    assert check_resolution("640x512", 64) == (640, 512)
+
+
+@pytest.mark.parametrize("text", ["", "512", "512 x 512", "0x512", "512X512", "-1x5", "512x512x3"])
+def test_resolution_is_refused_when_it_is_written_otherwise(text: str) -> None:
+    with pytest.raises(ValueError, match="WIDTHxHEIGHT"):
+        parse_resolution(text)
+
+
+def test_configs_are_read_when_they_lie_as_diffusers_lays_them(tmp_path: Path) -> None:
+    (tmp_path / "unet").mkdir()
+    (tmp_path / "unet" / "config.json").write_text('{"_class_name": "UNet2DConditionModel"}')
+    (tmp_path / "scheduler").mkdir()
+    (tmp_path / "scheduler" / "scheduler_config.json").write_text('{"_class_name": "X"}')
+    (tmp_path / "model_index.json").write_text('{"_class_name": "P"}')
+    configs = load_configs(f"{tmp_path}/")
+    assert configs["unet"]["_class_name"] == "UNet2DConditionModel"
+    assert configs["scheduler"]["_class_name"] == "X"
+    assert configs["model_index"]["_class_name"] == "P"
+
+
+def test_configs_are_refused_when_one_is_not_json(tmp_path: Path) -> None:
+    (tmp_path / "unet.json").write_text("{")
+    with pytest.raises(RecipeError, match=r"unet\.json isn't JSON"):
+        load_configs(f"{tmp_path}/")
+
+
+def test_configs_are_refused_when_there_is_no_such_architecture() -> None:
+    with pytest.raises(RecipeError, match="No component configs"):
+        load_configs("sd99")
+
+
+@pytest.mark.parametrize("cls", [Recipe, ComponentRecipe, CallRecipe, TensorRecipe])
+def test_document_explains_every_field_when_one_is_added(cls: type) -> None:
+    text = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
+    missing = [f.name for f in fields(cls) if f"| `{f.name}` |" not in text]
+    assert not missing
+
+
+def test_document_shows_a_recipe_that_reads(tmp_path: Path) -> None:
+    text = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
+    example = text.partition("```toml\n")[2].partition("```")[0]
+    assert parse_recipe(example, where="docs").name == "my-finetune"
