@@ -60,7 +60,9 @@ class Artifact:
         self._returns = dict(signature.returns)
         self._outputs = {s.path: i for i, s in enumerate(signature.outputs)}
         self._check_form()
-        self.binding = Binding(manifest.constants, component.weights, runner, device)
+        self.binding = Binding(
+            manifest.constants, component.weights, runner, device, manifest.precision
+        )
 
     @property
     def key(self) -> str:

@@ -33,12 +33,23 @@ class Binding:
     tensor's memory. Binding anew assigns the aliases' `data`. `current` says at every call whether
     eager's tensors are still those that were judged; `refit` judges them again, and binds them if
     they fit. The caller keeps `refit` and runs apart.
+
+    Attributes:
+        unfit: why the tensors that were judged last don't fit; None where they do.
+        only_cast: whether they lack nothing but a cast from `precision`, which the pipeline itself
+            may make before it calls (fp16 SDXL does, of its VAE, before every decode).
     """
 
     def __init__(
-        self, plan: tuple[Constant, ...], weights: Weights, runner: Runner, device: torch.device
+        self,
+        plan: tuple[Constant, ...],
+        weights: Weights,
+        runner: Runner,
+        device: torch.device,
+        precision: str,
     ) -> None:
         self._plan = plan
+        self._precision = precision
         self._weights = weights
         self._runner = runner
         self._device = device
@@ -99,7 +110,7 @@ class Binding:
             if bad:
                 reasons += bad
             elif any(_dtype(v) != constant.dtype for v in values):
-                casts += 1
+                casts += all(_dtype(v) == self._precision for v in values)
                 reasons.append(f"{constant.name} is {_dtype(values[0])}, not {constant.dtype}")
             elif constant.rule == "tensor/1":
                 reason, move = self._whole(constant, values[0])

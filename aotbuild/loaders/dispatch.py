@@ -23,6 +23,7 @@ from aotbuild.loaders.selfcheck import disagreement
 from aotbuild.loaders.signature import (
     Call,
     bind,
+    described,
     differences,
     fingerprint,
     first_tensor,
@@ -109,7 +110,8 @@ class Dispatcher:
             value = call.get(path)
             made = None if first is None or not first.dim() else timestep(value, first)
             if made is None:
-                return Miss("call", f"{path} is neither a number nor a tensor of one per sample")
+                what = "no sample" if first is None else f"a sample of {described(first)}"
+                return Miss("call", f"{path} isn't a number, nor one number for each of {what}")
             call[path] = made
         return None
 

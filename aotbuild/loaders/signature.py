@@ -48,7 +48,8 @@ class Method:
 def method_of(cls: type, name: str) -> Method:
     """How calls of `cls.name` are bound; decorators that say what they wrap are seen through."""
     function = inspect.unwrap(getattr(cls, name))
-    parameters = list(inspect.signature(function).parameters.values())[1:]
+    declared = inspect.signature(function)
+    parameters = list(declared.parameters.values())[1:]
     kinds = inspect.Parameter
     by_position = (kinds.POSITIONAL_ONLY, kinds.POSITIONAL_OR_KEYWORD)
     own = [p for p in parameters if p.kind not in (kinds.VAR_POSITIONAL, kinds.VAR_KEYWORD)]
@@ -59,7 +60,7 @@ def method_of(cls: type, name: str) -> Method:
         names=frozenset(p.name for p in own),
         open_keywords=any(p.kind is kinds.VAR_KEYWORD for p in parameters),
         unread=tuple(p.name for p in own if not _reads(function, p.name)),
-        signature=inspect.Signature(parameters),
+        signature=declared.replace(parameters=parameters),
     )
 
 
@@ -139,9 +140,9 @@ def differences(signature: Signature, call: Call, device: torch.device) -> list[
                 f"{spec.path} is {_shown(static.pop(spec.path, 'absent'))}, not a tensor"
             )
         elif not _fits(spec, tensor, device, ranges, symbols):
-            reasons.append(f"{spec.path} is {_described(tensor)}, not {_expected(spec, ranges)}")
+            reasons.append(f"{spec.path} is {described(tensor)}, not {_expected(spec, ranges)}")
     for path, tensor in tensors.items():
-        reasons.append(f"{path} is a tensor, {_described(tensor)}")
+        reasons.append(f"{path} is a tensor, {described(tensor)}")
     for path, value in signature.static:
         other = static.pop(path, _ABSENT)
         if path and not _same(value, other):
@@ -228,10 +229,11 @@ def _same(left: object, right: object) -> bool:
 
 
 def _shown(value: object) -> str:
-    return _described(value) if isinstance(value, Tensor) else repr(value)
+    return described(value) if isinstance(value, Tensor) else repr(value)
 
 
-def _described(tensor: Tensor) -> str:
+def described(tensor: Tensor) -> str:
+    """Shape, dtype and device, for people."""
     shape = "x".join(map(str, tensor.shape)) or "scalar"
     return f"{shape} {str(tensor.dtype).removeprefix('torch.')} on {tensor.device}"
 
