@@ -24,6 +24,7 @@ import torch
 from torch.export import ExportedProgram
 
 from aotbuild.build.host import Toolchain, default_prefix_maps, write_compiler_wrapper
+from aotbuild.build.symbol_floor import write_floor_header
 from aotbuild.errors import AotbuildError, BuildError, RecipeError
 
 
@@ -121,6 +122,7 @@ def compile_package(
         folder / "bin",
         march=host_level(arch) if host_level(arch) in SIMD_BITS else None,
         prefix_maps=default_prefix_maps(Path(torch.__file__).parent, folder),
+        header=write_floor_header(folder / "bin"),
     )
     os.environ["CXX"] = str(wrapper)
     configs = {**options, "cpp.cxx": (str(wrapper),)}

@@ -78,8 +78,7 @@ def write_compiler_wrapper(
     *,
     march: str | None,
     prefix_maps: dict[str, str],
-    include: tuple[Path, ...] = (),
-    libraries: tuple[Path, ...] = (),
+    header: Path | None = None,
 ) -> Path:
     """A `g++` below `folder` that calls the real one with flags that make its output reproducible.
 
@@ -90,29 +89,31 @@ def write_compiler_wrapper(
     Args:
         march: x86-64 level that replaces any other; None leaves the compiler's choice.
         prefix_maps: path -> the name that stands for it in the output.
-        include: further header folders. libraries: further link-time library folders.
+        header: included before any other, see `symbol_floor`.
     """
     flags = ["-g0", *LINK_FLAGS]
     flags += [f"-ffile-prefix-map={old}={new}" for old, new in prefix_maps.items()]
-    flags += [f"-I{p}" for p in include] + [f"-L{p}" for p in libraries]
     if march is not None:
         flags.append(f"-march={march}")
     folder.mkdir(parents=True, exist_ok=True)
     # Inductor tells gcc from clang by the program's name.
     wrapper = folder / ("clang++" if "clang" in toolchain.compiler.name else "g++")
     compiler = shlex.quote(str(toolchain.compiler))
-    wrapper.write_text(_WRAPPER.format(compiler=compiler, flags=shlex.join(flags)))
+    sources = shlex.join(["-include", str(header)]) if header is not None else ""
+    text = _WRAPPER.format(compiler=compiler, flags=shlex.join(flags), sources=sources)
+    wrapper.write_text(text)
     wrapper.chmod(0o755)
     return wrapper
 
 
 # Inductor names its sources after a hash that covers paths; `__FILE__` would carry that name along.
 _WRAPPER = """#!/bin/sh
-source=none
 for word in "$@"; do
-    case $word in *.cpp) source=$word ;; esac
+    case $word in
+    *.cpp) exec {compiler} "$@" {flags} {sources} "-ffile-prefix-map=$word=model.cpp" ;;
+    esac
 done
-exec {compiler} "$@" {flags} "-ffile-prefix-map=$source=model.cpp"
+exec {compiler} "$@" {flags}
 """
 
 

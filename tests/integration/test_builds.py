@@ -1,4 +1,4 @@
-"""Builds that repeat, run side by side, or are killed: the store stays whole, each key is made once."""
+"""Builds that repeat, run side by side, or are killed: the store stays whole."""
 
 from __future__ import annotations
 
