@@ -1,1 +1,1 @@
-"""The recipes that ship with aotbuild, one TOML a model, and the public configs they are made from."""
+"""The recipes that ship, as data: one TOML a model, component configs below `architectures`."""

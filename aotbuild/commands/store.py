@@ -19,6 +19,7 @@ from aotbuild.commands.output import (
     print_table,
     store_option,
 )
+from aotbuild.commands.records import case_lines, headline
 
 
 @click.command("list")
@@ -63,7 +64,9 @@ def show(key: str, store: Path, as_json: bool) -> None:
     for name, value in _facts(entry):
         click.echo(f"{name:<14}{value}")
     for record in records:
-        click.echo(f"{'verification':<14}{_short(record)}")
+        click.echo(f"{'verification':<14}{headline(record)}")
+        for line in case_lines(record):
+            click.echo(f"{'':<14}{line}")
     if not records:
         click.echo(
             f"{'verification':<14}none; `aotbuild verify {entry.manifest.key[:12]}` makes one"
