@@ -1,0 +1,108 @@
+"""Keys before anything is compiled: what changes them, what doesn't."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aotbuild.build.plan import plan
+from aotbuild.build.request import BuildRequest
+from aotbuild.errors import TargetError
+from aotbuild.recipe import ComponentRecipe, Recipe, load_recipe
+
+TINY = load_recipe("tiny")
+
+
+def keys(recipe: Recipe, store: Path, **changes: Any) -> dict[tuple[str, str], str]:
+    """(unit, variant) -> key of what a request asks for."""
+    request = BuildRequest(
+        recipe=recipe, gpu="x86-64-v3", resolutions=("64x64",), batches=(1,), store=store
+    )
+    return {(p.component, p.variant): p.key for p in plan(replace(request, **changes))}
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], str]:
+    return keys(TINY, tmp_path_factory.mktemp("store"))
+
+
+def with_unet(**changes: Any) -> Recipe:
+    unet: ComponentRecipe = replace(TINY.components["unet"], **changes)
+    return replace(TINY, components={**TINY.components, "unet": unet})
+
+
+CHANGES = {
+    "memory_format": with_unet(memory_format="contiguous"),
+    "fuse_qkv": with_unet(fuse_qkv=False),
+    "attention": with_unet(fuse_qkv=False, attention="math"),
+    "rules": with_unet(rules={}),
+    "inductor": with_unet(inductor={"epilogue_fusion": True}),
+    "dtype": replace(TINY, dtype="bf16"),
+    "tf32": replace(TINY, dtype="tf32"),
+}
+
+
+@pytest.mark.parametrize("field", sorted(CHANGES))
+def test_key_changes_when_one_field_of_the_recipe_does(
+    base: dict[tuple[str, str], str], tmp_path: Path, field: str
+) -> None:
+    assert keys(CHANGES[field], tmp_path)["unet", "guided"] != base["unet", "guided"]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"gpu": "x86-64-v4"}, {"resolutions": ("72x64",)}, {"batches": (2,)}],
+    ids=["level", "resolution", "batch"],
+)
+def test_key_changes_when_target_or_call_does(
+    base: dict[tuple[str, str], str], tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    assert keys(TINY, tmp_path, **changes)["unet", "guided"] != base["unet", "guided"]
+
+
+def test_key_stays_when_folder_language_threads_and_labels_differ(
+    base: dict[tuple[str, str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {
+        "LANG": "de_DE.UTF-8",
+        "OMP_NUM_THREADS": "1",
+        "CUDA_VISIBLE_DEVICES": "3",
+        "TORCHINDUCTOR_CACHE_DIR": str(tmp_path),
+    }.items():
+        monkeypatch.setenv(name, value)
+    relabelled = replace(TINY, title="another", name="another", checkpoint="some/repo")
+    assert keys(relabelled, tmp_path / "deeper") == base
+    assert os.environ["LANG"] == "de_DE.UTF-8"
+
+
+def test_decoder_is_planned_once_when_two_variants_call_it_the_same(
+    base: dict[tuple[str, str], str],
+) -> None:
+    assert sorted(base) == [("unet", "guided"), ("unet", "unguided"), ("vae.decode", "guided")]
+
+
+def test_plan_refuses_before_any_work_when_the_gpu_can_not(tmp_path: Path) -> None:
+    with pytest.raises(TargetError, match="bf16"):
+        keys(replace(TINY, dtype="bf16"), tmp_path, gpu="t4")
+    with pytest.raises(TargetError):
+        keys(TINY, tmp_path, gpu="a1000")
+
+
+def test_range_has_one_plan_for_each_unit_and_says_its_steps(tmp_path: Path) -> None:
+    request = BuildRequest(
+        recipe=TINY,
+        gpu="x86-64-v3",
+        resolutions=(),
+        batches=(1,),
+        dynamic=("64x64", "192x192"),
+        store=tmp_path,
+    )
+    planned = {(p.component, p.variant): p for p in plan(request)}
+    signature = planned["unet", "guided"].signature
+    assert signature.dynamic
+    assert {n for n, _, _ in signature.symbols} == {"h", "w"}
+    assert planned["unet", "guided"].resolution == "64x64:192x192"
