@@ -71,13 +71,14 @@ def _print_built(built: list[Built]) -> None:
     total = sum(s for b in built for s in b.seconds.values() if s)
     size = human_bytes(sum(b.bytes for b in built))
     took = f"built in {human_seconds(total)}" if total else "in the store already"
-    click.echo(
-        f"\n{len(built)} artifacts, {size}, {took}, on any machine of this kind from now on\n"
-    )
+    click.echo(f"\n{len(built)} artifacts, {size}, {took}; any such machine can load them now\n")
 
 
 def _print_timings(timings: list[Timing]) -> None:
-    rows = [(t.way, *(human_seconds(s) for s in (t.ready_s, t.first_s, t.next_s))) for t in timings]
+    rows = [
+        (t.way, *(human_seconds(s) if s else "-" for s in (t.ready_s, t.first_s, t.next_s)))
+        for t in timings
+    ]
     print_table(("way", "load and bind", "first image", "next image"), rows)
 
 
