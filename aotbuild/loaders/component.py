@@ -73,7 +73,7 @@ class Component:
         self.gate = Gate()
         self.state: State = module_state(module)
         self._lock = threading.Lock()
-        self._snapshot = Snapshot(module)
+        self._snapshot: Snapshot | None = None
         self._seen = 0
 
     def observe(self) -> int:
@@ -81,7 +81,7 @@ class Component:
 
         Looks closely only where the snapshot differs.
         """
-        if self._snapshot.matches():
+        if self._snapshot is not None and self._snapshot.matches():
             return self._seen
         with self._lock:
             snapshot, state = Snapshot(self.module), module_state(self.module)
@@ -91,8 +91,8 @@ class Component:
             return self._seen
 
     def settle(self) -> None:
-        """Take what the module is now as seen, after the loader itself has set methods on it."""
-        self.observe()
+        """Take what the module is now as seen, once the loader itself has set methods on it."""
+        self._snapshot = Snapshot(self.module)
 
 
 def state_reason(built: Mapping[str, Any], here: Mapping[str, Any]) -> str | None:

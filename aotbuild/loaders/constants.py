@@ -6,7 +6,7 @@ The eager module's tensors themselves are `weights`' concern, the library's bind
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from operator import getitem, is_
+from operator import getitem
 from typing import Any
 
 import torch
@@ -196,19 +196,21 @@ class _Watched:
         self._keys = [s.key for s in slots]
         self._tensors = [s.value for s in slots]
         self._pointers = list(map(_data_ptr, self._tensors))
-        # A matrix transposed by `p.data = p.data.t()` keeps its address.
-        self._matrices = [t for t in self._tensors if t.dim() == 2]
+        # A square matrix transposed by `p.data = p.data.t()` keeps its address and its use.
+        self._matrices = [t for t in self._tensors if t.dim() == 2 and t.shape[0] == t.shape[1]]
         self._contiguous = list(map(Tensor.is_contiguous, self._matrices))
 
     def matches(self) -> bool:
         try:
             found = list(map(getitem, self._tables, self._keys))
+            # Lists compare by identity first. Where a tensor is another one, its `==` gives no
+            # plain bool and raises; the addresses decide for tensors of one element.
             return (
-                all(map(is_, found, self._tensors))
+                found == self._tensors
                 and list(map(_data_ptr, found)) == self._pointers
                 and list(map(Tensor.is_contiguous, self._matrices)) == self._contiguous
             )
-        except (KeyError, IndexError, RuntimeError, TypeError):
+        except Exception:  # whatever `==` of some tensor class raises: it isn't the one judged
             return False
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
@@ -128,7 +128,7 @@ def _listed(folder: Path) -> tuple[list[Entry], list[Rejection]]:
     found = list(Store(folder).entries())
     if not found:
         raise SourceError(
-            f"{folder} holds no artifacts. `aotbuild build RECIPE --store {folder}` puts some there."
+            f"{folder} holds no artifacts; `aotbuild build RECIPE --store {folder}` makes some."
         )
     broken = [
         Rejection(
@@ -180,7 +180,6 @@ def _load_component(
         state=component.state,
         precision=precision_of(module),
         device=device.type,
-        versions=probe.versions(),
     )
     chosen, rejections = _judged(entries, facts, machine, options)
     by_label: dict[str, list[Artifact]] = {}
@@ -202,7 +201,12 @@ def _judged(
     fitting, rejections = [], []
     for entry in entries:
         records = options.store.verifications(entry)
-        verdict = match.judge(entry.manifest, _with_backend(facts, entry), machine, records=records)
+        here = replace(facts, state=_state_for(entry, facts.state))
+        verdict = match.judge(entry.manifest, here, machine, records=records)
+        if isinstance(verdict, Rejected):
+            # Versions only word a refusal, and reading them takes as long as binding a UNet.
+            here = replace(here, versions=probe.versions())
+            verdict = match.judge(entry.manifest, here, machine, records=records)
         if isinstance(verdict, Rejected):
             rejections.append(_rejection(entry, verdict.reasons))
         elif options.require_verified and not match.verified(
@@ -223,18 +227,10 @@ def _judged(
     return [e for _, e in sorted(fitting, key=lambda pair: pair[0])], rejections
 
 
-def _with_backend(facts: match.ModuleFacts, entry: Entry) -> match.ModuleFacts:
-    expected: Mapping[str, Any] | None = entry.manifest.state.get("backend")
-    if expected is None:
-        return facts
-    state = {**facts.state, "backend": current_backend(expected)}
-    return match.ModuleFacts(
-        identity=facts.identity,
-        state=state,
-        precision=facts.precision,
-        device=facts.device,
-        versions=facts.versions,
-    )
+def _state_for(entry: Entry, state: Mapping[str, Any]) -> Mapping[str, Any]:
+    """`state` with the backend's switches, where the artifact recorded them."""
+    expected = entry.manifest.state.get("backend")
+    return state if expected is None else {**state, "backend": current_backend(expected)}
 
 
 def _make(

@@ -6,6 +6,7 @@ Runs nothing: `dispatch` does.
 from __future__ import annotations
 
 import dis
+import functools
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ Call: TypeAlias = dict[str, Any]
 TIMESTEP = "timestep/1"
 _PLAIN = (bool, int, float, str, type(None))
 _TENSORS = (Tensor, nn.Parameter)
+_GENERATOR = torch.Generator
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +34,7 @@ class Method:
         defaults: every parameter's declared default; those without one are absent.
         names: every parameter.
         open_keywords: whether it takes further keywords.
-        unread: parameters that the method's own code never reads.
+        function: the method itself, without its decorators.
         signature: of the bound method.
     """
 
@@ -41,7 +43,7 @@ class Method:
     defaults: Mapping[str, Any]
     names: frozenset[str]
     open_keywords: bool
-    unread: tuple[str, ...]
+    function: Callable[..., Any]
     signature: inspect.Signature
 
 
@@ -59,7 +61,7 @@ def method_of(cls: type, name: str) -> Method:
         defaults={p.name: p.default for p in own if p.default is not kinds.empty},
         names=frozenset(p.name for p in own),
         open_keywords=any(p.kind is kinds.VAR_KEYWORD for p in parameters),
-        unread=tuple(p.name for p in own if not _reads(function, p.name)),
+        function=function,
         signature=declared.replace(parameters=parameters),
     )
 
@@ -82,8 +84,8 @@ def bind(method: Method, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Ca
         return None
     if len(call) > len(method.names) and not method.open_keywords:
         return None
-    for name in method.unread:
-        if isinstance(call[name], torch.Generator):
+    for name, value in call.items():
+        if type(value) is _GENERATOR and not _reads(method.function, name):
             call[name] = method.defaults.get(name)
     return call
 
@@ -249,6 +251,7 @@ def _expected(spec: TensorSpec, ranges: Mapping[str, tuple[int, int]]) -> str:
     return f"{'x'.join(map(shown, spec.shape)) or 'scalar'} {spec.dtype} on {spec.device}"
 
 
+@functools.cache
 def _reads(function: Callable[..., Any], name: str) -> bool:
     """Whether the function's own code can see the value of its parameter `name`.
 

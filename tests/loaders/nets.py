@@ -1,8 +1,8 @@
-"""Real modules for the loader's tests: a small network with every kind of constant, and diffusers' own."""
+"""Real modules for the loader's tests: one with every kind of constant, and diffusers' own."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from diffusers import AutoencoderKL, UNet2DConditionModel
@@ -19,7 +19,7 @@ class Table:
 class Net(nn.Module):
     """Convolutions, separate q, k and v, buffers of both kinds, an attribute, a constant."""
 
-    config = {"width": 16, "_class_name": "Net", "sizes": (1, 2)}
+    config: ClassVar[dict[str, Any]] = {"width": 16, "_class_name": "Net", "sizes": (1, 2)}
 
     def __init__(self) -> None:
         super().__init__()

@@ -17,7 +17,7 @@ from .conftest import Kit
 
 
 class ScaledProcessor(AttnProcessor):
-    """Stands for IP-Adapter's processors: a class of its own, with a scale that a caller changes."""
+    """Stands for IP-Adapter's: a class of its own, with a scale that a caller changes."""
 
     def __init__(self, scale: float) -> None:
         super().__init__()

@@ -82,7 +82,7 @@ def test_a_half_sample_is_served_by_eager_as_eager_serves_it(kit: Kit) -> None:
     module, call = nets.unet(), nets.unet_call()
     call["sample"] = call["sample"].double()
     loaded = kit.load(unet=module)
-    with pytest.raises(RuntimeError, match="dtype|type"):
+    with pytest.raises(RuntimeError, match=r"dtype|type"):
         module(**call)
     assert loaded.metrics()["unet"]["fallbacks"] == {"call": 1}
 
@@ -117,7 +117,7 @@ def test_an_argument_too_many_or_too_few_is_eagers_type_error(
     module = nets.unet()
     call = {k: v for k, v in {**nets.unet_call(), **change}.items() if v is not ...}
     kit.load(unet=module)
-    with pytest.raises(TypeError, match="nonsense|encoder_hidden_states"):
+    with pytest.raises(TypeError, match=r"nonsense|encoder_hidden_states"):
         module(**call)
 
 

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -245,7 +244,7 @@ def test_load_refuses_an_extracted_library_when_it_was_altered(kit: Kit) -> None
     kit.net()
     kit.load(net=nets.net()).restore()
     (library,) = (kit.libraries / "libraries").glob("*.so")
-    os.chmod(library, 0o644)
+    library.chmod(0o644)
     data = bytearray(library.read_bytes())
     data[-1] ^= 1
     library.write_bytes(data)
