@@ -19,12 +19,11 @@ from aotbuild.errors import LoadError, SignatureMismatch
 from aotbuild.loaders import advice
 from aotbuild.loaders.artifact import Artifact
 from aotbuild.loaders.component import Component
+from aotbuild.loaders.coverage import described, differences
 from aotbuild.loaders.selfcheck import disagreement
 from aotbuild.loaders.signature import (
     Call,
     bind,
-    described,
-    differences,
     fingerprint,
     first_tensor,
     method_of,

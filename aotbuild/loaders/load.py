@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
@@ -17,14 +17,15 @@ from torch import nn
 
 from aotbuild import probe
 from aotbuild.cache import match
-from aotbuild.cache.artifact import Broken, Entry
+from aotbuild.cache.artifact import Entry
 from aotbuild.cache.store import Store
-from aotbuild.errors import AotbuildError, NoArtifactError, SourceError, UsageError
+from aotbuild.errors import AotbuildError, NoArtifactError, UsageError
 from aotbuild.loaders.artifact import Artifact
 from aotbuild.loaders.component import Component, device_of, precision_of
 from aotbuild.loaders.dispatch import Dispatcher
 from aotbuild.loaders.loaded import Loaded, Rejection, Unit
 from aotbuild.loaders.runner import Runner, open_library
+from aotbuild.loaders.source import listed, local_source, rejection, wanted_units
 from aotbuild.loaders.state import current_backend, identify, is_hooked
 from aotbuild.loaders.swap import Swap, check_free
 from aotbuild.target import Rejected, Target
@@ -87,8 +88,8 @@ def load(
         require_verified=require_verified,
         num_runners=num_runners,
     )
-    entries, rejections = _listed(folder)
-    names = _wanted(pipeline, {e.manifest.component for e in entries}, components)
+    entries, rejections = listed(folder)
+    names = wanted_units(pipeline, {e.manifest.component for e in entries}, components)
     units: list[Unit] = []
     try:
         for name, labels in names.items():
@@ -104,63 +105,6 @@ def load(
     return loaded
 
 
-def local_source(source: str | PathLike[str], revision: str | None) -> Path:
-    """The folder that `source` names.
-
-    Raises:
-        SourceError: it isn't a local folder.
-    """
-    text = source if isinstance(source, str) else None
-    if text is not None and not text.startswith(("/", "./", "../", "~")):
-        raise SourceError(
-            f"{text!r} is read as a repository on the Hub, which this version can't load from yet. "
-            f"For a folder write './{text}' or a pathlib.Path."
-        )
-    if revision is not None:
-        raise SourceError(f"revision={revision!r} is for Hub repositories; {source} is a folder.")
-    folder = Path(source).expanduser()
-    if not folder.is_dir():
-        raise SourceError(f"There is no folder {folder}. `aotbuild build` makes a store.")
-    return folder
-
-
-def _listed(folder: Path) -> tuple[list[Entry], list[Rejection]]:
-    found = list(Store(folder).entries())
-    if not found:
-        raise SourceError(
-            f"{folder} holds no artifacts; `aotbuild build RECIPE --store {folder}` makes some."
-        )
-    broken = [
-        Rejection(
-            unit=b.folder.parent.parent.name, key=b.folder.name, slug="broken", reasons=(b.reason,)
-        )
-        for b in found
-        if isinstance(b, Broken)
-    ]
-    return [e for e in found if isinstance(e, Entry)], broken
-
-
-def _wanted(
-    pipeline: object, labels: set[str], components: Sequence[str] | None
-) -> dict[str, set[str]]:
-    """Component name -> the unit labels that are wanted of it."""
-    modules = {
-        name: isinstance(getattr(pipeline, name, None), nn.Module)
-        for name in {w.partition(".")[0] for w in (*labels, *(components or ()))}
-    }
-    asked: Iterable[str] = components if components is not None else sorted(labels)
-    wanted: dict[str, set[str]] = {}
-    for label in asked:
-        name = label.partition(".")[0]
-        if not modules[name]:
-            if components is not None:
-                raise UsageError(f"components: the pipeline has no module {name!r}.")
-            continue
-        exact = {x for x in labels if x == label or x.startswith(f"{label}.")}
-        wanted.setdefault(name, set()).update(exact or {label})
-    return wanted
-
-
 def _load_component(
     pipeline: object, name: str, entries: list[Entry], options: _Options, fallback: str
 ) -> tuple[list[Unit], list[Rejection]]:
@@ -169,7 +113,7 @@ def _load_component(
         check_free(module, name, method)
     if is_hooked(module):
         reason = f"{name} has a hook or a replaced method (offloading?) that a swap would bypass."
-        return [], [_rejection(e, [reason]) for e in entries]
+        return [], [rejection(e, [reason]) for e in entries]
     if not entries:
         return [], []
     component = Component(name, module)
@@ -208,13 +152,13 @@ def _judged(
             here = replace(here, versions=probe.versions())
             verdict = match.judge(entry.manifest, here, machine, records=records)
         if isinstance(verdict, Rejected):
-            rejections.append(_rejection(entry, verdict.reasons))
+            rejections.append(rejection(entry, verdict.reasons))
         elif options.require_verified and not match.verified(
             entry.manifest, machine, records=records
         ):
             key = entry.manifest.key[:12]
             rejections.append(
-                _rejection(
+                rejection(
                     entry,
                     [
                         f"No record says that it was verified on {machine.arch}; "
@@ -261,10 +205,10 @@ def _make(
     except AotbuildError as e:
         if runner is not None:
             runner.close()
-        return _rejection(entry, [str(e)])
+        return rejection(entry, [str(e)])
     if unfit is not None and not artifact.binding.only_cast:
         artifact.binding.release()
-        return _rejection(entry, [f"The module's weights don't fit: {unfit}."])
+        return rejection(entry, [f"The module's weights don't fit: {unfit}."])
     return artifact
 
 
@@ -296,13 +240,3 @@ def _check_complete(
     if fallback == "error":
         raise NoArtifactError(message)
     _log.warning("%s", message)
-
-
-def _rejection(entry: Entry, reasons: Iterable[str]) -> Rejection:
-    manifest = entry.manifest
-    return Rejection(
-        unit=manifest.component,
-        key=manifest.key[:12],
-        slug=manifest.signature.slug,
-        reasons=tuple(reasons),
-    )

@@ -1,7 +1,4 @@
-"""A call brought to one form, described, and held against an artifact's signature.
-
-Runs nothing: `dispatch` does.
-"""
+"""A call brought to one form, and described. Whether an artifact covers it `coverage` says."""
 
 from __future__ import annotations
 
@@ -14,8 +11,6 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
-
-from aotbuild.cache.signature import Signature, TensorSpec, flatten, parse_extent
 
 Call: TypeAlias = dict[str, Any]
 TIMESTEP = "timestep/1"
@@ -124,45 +119,6 @@ def fingerprint(value: Any) -> Any:
     raise TypeError(f"a {kind.__name__}")
 
 
-def differences(signature: Signature, call: Call, device: torch.device) -> list[str]:
-    """What keeps `call` from being one that `signature` describes; empty where it is one.
-
-    Ruled arguments must have been brought to their form. `device` is where the component is.
-    """
-    found = dict(flatten(call))
-    tensors = {p: v for p, v in found.items() if isinstance(v, Tensor)}
-    static = {p: v for p, v in found.items() if p not in tensors}
-    symbols: dict[str, int] = {}
-    ranges = {name: (low, high) for name, low, high in signature.symbols}
-    reasons = []
-    for spec in signature.inputs:
-        tensor = tensors.pop(spec.path, None)
-        if tensor is None:
-            reasons.append(
-                f"{spec.path} is {_shown(static.pop(spec.path, 'absent'))}, not a tensor"
-            )
-        elif not _fits(spec, tensor, device, ranges, symbols):
-            reasons.append(f"{spec.path} is {described(tensor)}, not {_expected(spec, ranges)}")
-    for path, tensor in tensors.items():
-        reasons.append(f"{path} is a tensor, {described(tensor)}")
-    for path, value in signature.static:
-        other = static.pop(path, _ABSENT)
-        if path and not _same(value, other):
-            reasons.append(f"{path} is {_shown(other)}, not {_shown(value)}")
-        elif not path and isinstance(value, dict):
-            reasons += _argument_differences(value, other)
-    reasons += [f"{path} is {_shown(value)}" for path, value in static.items()]
-    return reasons
-
-
-class _Absent:
-    def __repr__(self) -> str:
-        return "absent"
-
-
-_ABSENT = _Absent()
-
-
 def timestep(value: Any, first: Tensor) -> Tensor | None:
     """`value` in the form of the rule "timestep/1": float32, one element per sample; else None.
 
@@ -192,63 +148,6 @@ def timestep(value: Any, first: Tensor) -> Tensor | None:
 def first_tensor(call: Call, ruled: frozenset[str]) -> Tensor | None:
     """The first tensor argument that no rule is for: its first extent is the batch."""
     return next((v for k, v in call.items() if type(v) in _TENSORS and k not in ruled), None)
-
-
-def _fits(
-    spec: TensorSpec,
-    tensor: Tensor,
-    device: torch.device,
-    ranges: Mapping[str, tuple[int, int]],
-    symbols: dict[str, int],
-) -> bool:
-    """Whether shape, dtype and device agree; `symbols` collects what the extents solve to."""
-    if tensor.device != device or str(tensor.dtype) != f"torch.{spec.dtype}":
-        return False
-    if tensor.dim() != len(spec.shape):
-        return False
-    for extent, size in zip(spec.shape, tensor.shape, strict=True):
-        factor, symbol = parse_extent(extent)
-        if symbol is None:
-            if size != factor:
-                return False
-            continue
-        count, rest = divmod(size, factor)
-        low, high = ranges[symbol]
-        if rest or not low <= count <= high or symbols.setdefault(symbol, count) != count:
-            return False
-    return True
-
-
-def _argument_differences(expected: dict[str, Any], found: Any) -> list[str]:
-    left, right = set(expected.get("dict", ())), set(dict(found).get("dict", ()))
-    return [f"argument {n} is new" for n in sorted(right - left)] + [
-        f"argument {n} is missing" for n in sorted(left - right)
-    ]
-
-
-def _same(left: object, right: object) -> bool:
-    return type(left) is type(right) and left == right
-
-
-def _shown(value: object) -> str:
-    return described(value) if isinstance(value, Tensor) else repr(value)
-
-
-def described(tensor: Tensor) -> str:
-    """Shape, dtype and device, for people."""
-    shape = "x".join(map(str, tensor.shape)) or "scalar"
-    return f"{shape} {str(tensor.dtype).removeprefix('torch.')} on {tensor.device}"
-
-
-def _expected(spec: TensorSpec, ranges: Mapping[str, tuple[int, int]]) -> str:
-    def shown(extent: int | str) -> str:
-        factor, symbol = parse_extent(extent)
-        if symbol is None:
-            return str(factor)
-        low, high = ranges[symbol]
-        return f"({factor * low}..{factor * high})"
-
-    return f"{'x'.join(map(shown, spec.shape)) or 'scalar'} {spec.dtype} on {spec.device}"
 
 
 @functools.cache

@@ -135,6 +135,15 @@ def kit(compiled: Path, tmp_path: Path) -> Iterator[Kit]:
         loaded.restore()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def one_thread() -> Iterator[None]:
+    """These networks are so small that threads only wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.fixture(autouse=True)
 def no_grad() -> Iterator[None]:
     with torch.no_grad():
