@@ -119,6 +119,7 @@ def dispatch(calls: int, sdxl: bool, store: Path, as_json: bool) -> None:
         click.echo(
             f"{name}: the guard takes {found['guard_us']} us a call (quartiles {low}, {high}) over "
             f"{found['constants']} constants, beside a run of {found['run_us'] / 1e3:.1f} ms; "
+            f"{found['guard_alone_us']} us without runs between, caches warm; "
             f"{found['calls']} calls"
         )
 
