@@ -223,7 +223,7 @@ def _watch(slots: Iterable[Slot]) -> _Watched | None:
 
 def _same_strides(shape: tuple[int, ...], left: tuple[int, ...], right: tuple[int, ...]) -> bool:
     """Whether two layouts of `shape` address the same; of one element there is no stride."""
-    return all(a == b for n, a, b in zip(shape, left, right, strict=True) if n > 1)
+    return left == right or all(a == b for n, a, b in zip(shape, left, right, strict=True) if n > 1)
 
 
 def _contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -47,12 +47,10 @@ class _Pair(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True)
 class ConstantInfo:
-    """A constant as the library declares it: its symbol, its name in the module, dtype, bytes."""
+    """A constant as the library declares it: its symbol, and its name in the module."""
 
     symbol: bytes
     name: str
-    dtype: int
-    bytes: int
 
 
 def open_library(sha256: str, descriptor: int) -> ctypes.CDLL:
@@ -193,13 +191,10 @@ class Runner:
         return ctypes.c_void_p(torch.cuda.current_stream(self._device).cuda_stream)
 
     def _constant(self, index: int) -> ConstantInfo:
-        name, fqn = ctypes.c_char_p(), ctypes.c_char_p()
-        dtype, size, at = ctypes.c_int32(), ctypes.c_size_t(), ctypes.c_size_t(index)
+        name, fqn, at = ctypes.c_char_p(), ctypes.c_char_p(), ctypes.c_size_t(index)
         self._call("GetConstantName", self._handle, at, ctypes.byref(name))
         self._call("GetConstantOriginalFQN", self._handle, at, ctypes.byref(fqn))
-        self._call("GetConstantDtype", self._handle, at, ctypes.byref(dtype))
-        self._call("GetConstantDataSize", self._handle, at, ctypes.byref(size))
-        return ConstantInfo(name.value or b"", (fqn.value or b"").decode(), dtype.value, size.value)
+        return ConstantInfo(name.value or b"", (fqn.value or b"").decode())
 
     def _count(self, what: str) -> int:
         count = ctypes.c_size_t()

@@ -20,6 +20,8 @@ from aotbuild.canonical import digest
 
 State: TypeAlias = dict[str, Any]
 FREEU = ("s1", "s2", "b1", "b2")
+_EXACT = frozenset((bool, int, str))
+_SCALARS = _EXACT | {float}
 _HOOK_ATTRIBUTES = ("forward", "_hf_hook", "_diffusers_hook", "_old_forward")
 _ADAPTER_CHILDREN = ("base_layer", "lora_A", "lora_layer")
 _DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
@@ -140,13 +142,13 @@ def _shape_of_tree(named: list[tuple[str, nn.Module]]) -> dict[str, str]:
 def _scalars(owner: object, *, skip: tuple[str, ...], private: bool = False) -> dict[str, Any]:
     """The plain attributes set on `owner` itself that aren't None; tuples read as lists."""
     return {
-        name: _plain(value)
+        name: value if type(value) in _EXACT else _plain(value)
         for name, value in vars(owner).items()
-        if name != "training"
-        and (private or not name.startswith("_"))
-        and name not in skip
+        if (private or name[0] != "_")
         and value is not None
-        and _is_plain(value)
+        and name != "training"
+        and name not in skip
+        and (type(value) in _SCALARS or _is_plain(value))
     }
 
 
