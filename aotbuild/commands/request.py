@@ -19,8 +19,8 @@ from aotbuild.target import CPU_LEVELS
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-NEEDED = ("diffusers", "transformers", "torchao", "rich")
-"""What the extra `build` brings."""
+NEEDED = ("diffusers", "transformers", "torchao", "accelerate", "elftools", "rich")
+"""Modules of what the extra `build` brings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
