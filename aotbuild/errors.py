@@ -16,7 +16,7 @@
     └── LoadError                   artifacts that can't serve this pipeline
         ├── NoArtifactError         a component got none, with each rejection and its reason
         ├── SignatureMismatch       a call that no artifact covers, under `fallback="error"`
-        └── ReleasedError           weights were freed or the pipeline was restored; nothing to go back to
+        └── ReleasedError           weights were freed, or the pipeline restored: no way back
 
 Each message is one paragraph: what was found, what was expected, what to type next.
 """

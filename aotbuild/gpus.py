@@ -210,8 +210,8 @@ def check_gpu(gpu: Gpu, dtype: str, torch_cuda: str | None, triton: str | None) 
     if torch_cuda is None:
         raise TargetError(
             f"A build for {about} needs a CUDA build of torch, and this one is for the CPU alone. "
-            "No GPU is needed: install the package torch from PyPI, `pip install --force-reinstall "
-            "--index-url https://pypi.org/simple torch`, whose Linux wheels are CUDA builds."
+            "No GPU is needed: install the package torch of PyPI, whose Linux wheels are CUDA "
+            "builds: `pip uninstall torch`, then `pip install torch`."
         )
     cuda = version_tuple(torch_cuda)
     if cuda < _FIRST_CUDA.get(capability, (0,)) or cuda[:1] > _LAST_CUDA.get(capability, (999,)):

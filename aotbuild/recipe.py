@@ -168,7 +168,8 @@ class Recipe:
         Raises:
             ValueError: naming the field: unknown, missing, of a wrong type or value.
         """
-        return _read(cls, document, "")
+        recipe: Recipe = _read(cls, document, "")
+        return recipe
 
     def override(
         self,
@@ -231,7 +232,9 @@ def load_recipe(name_or_path: str) -> Recipe:
     if name_or_path.endswith(".toml") or "/" in name_or_path:
         file: Traversable | Path = Path(name_or_path).expanduser()
         if not file.is_file():
-            raise RecipeError(f"No recipe file at {name_or_path}. `aotbuild recipes` lists those that ship.")
+            raise RecipeError(
+                f"No recipe file at {name_or_path}. `aotbuild recipes` lists those that ship."
+            )
     else:
         file = _data() / f"{name_or_path}.toml"
         if name_or_path not in recipe_names():
@@ -277,7 +280,10 @@ def load_configs(architecture: str) -> dict[str, dict[str, Any]]:
     for entry in sorted(folder.iterdir(), key=lambda e: e.name):
         file = entry
         if entry.is_dir():
-            named = (entry / n for n in ("config.json", f"{entry.name}_config.json", "scheduler_config.json"))
+            named = (
+                entry / n
+                for n in ("config.json", f"{entry.name}_config.json", "scheduler_config.json")
+            )
             file = next((f for f in named if f.is_file()), entry)
         if file.name.endswith(".json") and file.is_file():
             try:

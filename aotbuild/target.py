@@ -163,11 +163,15 @@ def _cpu_reasons(artifact: Target, machine: Target) -> Iterator[str]:
         yield f"Its code needs a CPU of level {artifact.arch}, and this one is {machine.arch}."
 
 
+_ALONE_FROM = 9
+"""From compute capability 9.0 on Triton compiles for the exact GPU alone (sm_90a, sm_100a)."""
+
+
 def _gpu_reasons(artifact: Target, machine: Target) -> Iterator[str]:
     built, here = _capability(artifact.arch), _capability(machine.arch)
     if built is None or here is None:
         yield f"Its kernels are for {artifact.arch}, which can't be compared with {machine.arch}."
-    elif built[2] and built[:2] != here[:2]:
+    elif (built[2] or built[0] >= _ALONE_FROM) and built[:2] != here[:2]:
         yield (
             f"Its kernels are for {artifact.arch}, which runs on compute capability "
             f"{built[0]}.{built[1]} alone, and the GPU here is {machine.arch}."

@@ -105,7 +105,7 @@ def test_device_is_refused_when_its_architecture_is_unknown():
         ("b200", "bf16", "12.6", "3.8.0", r"CUDA from 12\.8.*CUDA 12\.6"),
         ("rtx5090", "bf16", "13.0", "3.2.0", r"needs Triton 3\.3 or later, found 3\.2\.0"),
         ("a100", "bf16", "13.0", None, r"pip install triton"),
-        ("a100", "bf16", None, None, r"CUDA build of torch.*package torch from PyPI"),
+        ("a100", "bf16", None, None, r"CUDA build of torch.*package torch of PyPI"),
     ],
 )
 def test_check_refuses_what_cannot_be_built_and_says_what_to_do(name, dtype, cuda, triton, says):

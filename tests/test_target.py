@@ -47,7 +47,7 @@ ACCEPTED: list[tuple[str, dict[str, Any], dict[str, Any], str | None]] = [
     ("two minors up", {}, {"arch": "sm_89", "shared_memory_bytes": SMALL_GPU}, "built for sm_80"),
     ("sm_75 on sm_75", {"arch": "sm_75"}, {"arch": "sm_75"}, None),
     ("9.0a on 9.0", {"arch": "sm_90a"}, {"arch": "sm_90"}, None),
-    ("two digits of major", {"arch": "sm_100"}, {"arch": "sm_103"}, "built for sm_100"),
+    ("two digits of major", {"arch": "sm_100"}, {"arch": "sm_100"}, None),
     ("12.0", {"arch": "sm_120"}, {"arch": "sm_120"}, None),
     ("no shared memory at all", {"shared_memory_bytes": None}, {"arch": "sm_86"}, "sm_80"),
     ("another patch of torch", {}, {"torch": "2.13.1+cu130"}, None),
@@ -68,7 +68,8 @@ REJECTED: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
         "runs on compute capability 9.0 alone",
     ),
     ("10.0a on 10.3", {"arch": "sm_100a"}, {"arch": "sm_103"}, "capability 10.0 alone"),
-    ("10 isn't 1", {"arch": "sm_100"}, {"arch": "sm_120"}, "another generation"),
+    ("10 isn't 1", {"arch": "sm_100"}, {"arch": "sm_120"}, "capability 10.0 alone"),
+    ("from 9.0 on none is upward compatible", {"arch": "sm_100"}, {"arch": "sm_103"}, "alone"),
     ("Tegra", {}, {"arch": "sm_87"}, "Tegra shares no code with sm_87"),
     (
         "too little shared memory",

@@ -1,4 +1,4 @@
-"""`--checkpoint`: a diffusers folder or Hub repository whose configs decide the architecture. Reads no weights."""
+"""`--checkpoint`: a diffusers folder or Hub repository whose configs decide. Reads no weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Exported program in, AOTInductor's own package out; one process compiles one artifact. Repacks nothing (`package` does).
+"""Exported program in, AOTInductor's own package out; a process each. `package` repacks it.
 
 Private names of torch, each tried on torch 2.11.0, 2.13.0 and 2.14.1:
 

@@ -76,8 +76,8 @@ def make_cuda_host(
     if torch_cuda is None:
         raise ToolchainError(
             "This torch is built for the CPU alone and can't compile for a GPU. Install a CUDA "
-            "build (no GPU is needed): `pip install --force-reinstall --index-url "
-            "https://pypi.org/simple torch`."
+            "build (no GPU is needed), the package torch of PyPI: `pip uninstall torch`, then "
+            "`pip install torch`."
         )
     sources, version = find_headers(torch_cuda, roots)
     include, library = folder / "include", folder / "lib64"

@@ -1,4 +1,4 @@
-"""The host compiler of a build: found, named for the key, and wrapped so that its output holds no paths. Compiles nothing itself."""
+"""The host compiler: found, named for the key, and wrapped so that its output holds no paths."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ def find_toolchain() -> Toolchain:
     found = shutil.which(name)
     if found is None:
         raise ToolchainError(
-            f"No C++ compiler: {name!r} is not on the PATH, and compiling for any target needs one. "
-            "Install g++ (`apt-get install g++`), or name yours in $CXX. "
-            "Loading artifacts needs none."
+            f"No C++ compiler: {name!r} is not on the PATH, and a build for any target needs one. "
+            "Install g++ (`apt-get install g++`), or name yours in $CXX. Loading artifacts needs "
+            "none."
         )
     compiler = Path(found)
     linker = _ask(compiler, "-print-prog-name=ld")

@@ -1,4 +1,4 @@
-"""`package.pt2` as we keep it: the `.so` and its metadata, fixed order and times, no sources. Compiles nothing."""
+"""`package.pt2` as we keep it: the `.so` and its metadata, fixed order and times, no sources."""
 
 from __future__ import annotations
 
@@ -66,7 +66,8 @@ def repack(raw: Path, out: Path, *, forbidden: tuple[str, ...] = ()) -> Package:
         forbidden: paths of the build machine; one in the `.so` fails the build.
 
     Raises:
-        BuildError: no `.so` or several, a path or an executable stack in it.
+        BuildError: no `.so` or several, a path or an executable stack in it, or code that calls
+            back into torch's proxy executor.
     """
     with zipfile.ZipFile(raw) as archive:
         names = archive.namelist()
@@ -76,13 +77,16 @@ def repack(raw: Path, out: Path, *, forbidden: tuple[str, ...] = ()) -> Package:
         library = archive.read(libraries[0])
         stem = libraries[0].removesuffix(".so")
         metadata = json.loads(archive.read(f"{stem}_metadata.json"))
-        proxy = archive.read(f"{stem}.json") if f"{stem}.json" in names else None
+        if f"{stem}.json" in names:
+            operators = archive.read(f"{stem}.json").decode(errors="replace")[:400]
+            raise BuildError(
+                "The compiled code calls operators by torch's proxy executor, which the loader "
+                f"doesn't run: {operators}."
+            )
     _check_library(library, forbidden)
     root, base = out.stem, f"{MODEL_FOLDER}/model.wrapper"
     members = {f"{root}/{name}": data for name, data in MARKERS.items()}
     members[f"{root}/{base}.so"] = library
-    if proxy is not None:
-        members[f"{root}/{base}.json"] = proxy
     text = json.dumps(metadata, sort_keys=True, separators=(",", ":"))
     members[f"{root}/{base}_metadata.json"] = text.encode()
     _write_zip(out, members)

@@ -1,4 +1,4 @@
-"""What a request will make: rehearsals, their signatures, and the key of each artifact. Compiles nothing."""
+"""What a request will make: rehearsals, signatures, and the key of each artifact."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from aotbuild.build.targets import target_for
 from aotbuild.cache.key import RULES_REVISION, Part, key_of, make_parts
 from aotbuild.cache.signature import Signature
 from aotbuild.cache.store import Store
-from aotbuild.errors import BuildError
+from aotbuild.errors import UsageError
 from aotbuild.recipe import Recipe, load_configs, parse_resolution
 from aotbuild.target import Target
 
@@ -114,8 +114,7 @@ def plan(
         ToolchainError: no C++ compiler.
         BuildError: the pipeline refused the rehearsal.
     """
-    if request.scope != "full":
-        raise BuildError("--scope regional comes with a later release; leave it out.")
+    _check_supported(request)
     target = target_for(request.gpu, request.recipe)
     recipe = resolve_checkpoint(request.recipe, request.checkpoint)
     configs = load_configs(recipe.architecture)
@@ -145,6 +144,19 @@ def plan(
                 print_ = _blueprint(job, rehearsals, target, toolchain)
                 found.setdefault(print_.key, _planned(print_, store, seconds))
     return list(found.values())
+
+
+def _check_supported(request: BuildRequest) -> None:
+    if request.scope != "full":
+        raise UsageError("--scope regional comes with a later release; leave it out.")
+    if request.tune:
+        raise UsageError("--tune comes with a later release; leave it out.")
+    for name, component in request.recipe.components.items():
+        if component.quantization != "none":
+            raise UsageError(
+                f"{name}: quantization {component.quantization} comes with a later release; type "
+                "`--quant none`."
+            )
 
 
 def blueprint(job: Job) -> Blueprint:

@@ -1,4 +1,4 @@
-"""`aotbuild verify`: an artifact held against eager, or against a rebuild from its manifest alone."""
+"""`aotbuild verify`: an artifact against eager, or against a rebuild from its manifest alone."""
 
 from __future__ import annotations
 

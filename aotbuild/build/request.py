@@ -1,4 +1,4 @@
-"""What a build is asked for, what it will make, what it made, and what it says meanwhile; as data, without torch."""
+"""What a build is asked for, will make, has made, and says meanwhile; as data, without torch."""
 
 from __future__ import annotations
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -84,14 +86,12 @@ def run_worker(job: dict[str, Any], key: str, root: Path, on_event: OnEvent) -> 
     Raises:
         BuildError: it failed or died; with the end of what it printed.
     """
-    work = root / "work"
-    work.mkdir()
-    environment = worker_environment(dict(os.environ), work)
-    if Job.from_json(job).gpu.startswith("sm_"):
-        environment |= _cuda_environment(work)
-    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as log:
+    with _work_folder(root) as work, tempfile.TemporaryFile("w+", errors="replace") as log:
+        environment = worker_environment(dict(os.environ), work)
+        if Job.from_json(job).gpu.startswith("sm_"):
+            environment |= _cuda_environment(work)
         worker = subprocess.Popen(
-            [sys.executable, "-m", "aotbuild.build.worker", str(root)],
+            [sys.executable, "-m", "aotbuild.build.worker", str(root), str(work)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,
@@ -116,11 +116,23 @@ def run_worker(job: dict[str, Any], key: str, root: Path, on_event: OnEvent) -> 
     )
 
 
+@contextmanager
+def _work_folder(root: Path) -> Iterator[Path]:
+    """A folder for caches and sources: below `root`, unless a compiler can't be called there.
+
+    Inductor puts commands together without quoting, so spaces and the like must not be in a path.
+    """
+    plain = re.fullmatch(r"[\w./+-]+", str(root)) is not None
+    with tempfile.TemporaryDirectory(prefix="work-", dir=root if plain else None) as folder:
+        yield Path(folder)
+
+
 def _listen(
     worker: subprocess.Popen[str], document: dict[str, Any], on_event: OnEvent
 ) -> dict[str, Any]:
     """The worker's last word, {"result": ...} or {"error": ...}; {} if it had none."""
-    assert worker.stdin is not None and worker.stdout is not None
+    assert worker.stdin is not None
+    assert worker.stdout is not None
     try:
         with worker.stdin as pipe:
             json.dump(document, pipe)
@@ -140,7 +152,7 @@ def _listen(
 
 
 def worker_environment(environment: dict[str, str], work: Path) -> dict[str, str]:
-    """The environment of a build: none of the variables that steer torch's compilers, own caches."""
+    """The environment of a build: own caches, and no variable that steers torch's compilers."""
     kept = {n: v for n, v in environment.items() if not n.startswith(_OURS)}
     ours = {
         "TORCHINDUCTOR_CACHE_DIR": str(work / "cache"),

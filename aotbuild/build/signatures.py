@@ -1,4 +1,4 @@
-"""The call signature of a recorded call: before export from the rehearsal, after it in the package's order."""
+"""The signature of a recorded call: from the rehearsal, and after export in the package's order."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The process that makes one artifact: rehearse, prepare, export, compile, repack, write it out.
 
-    python -m aotbuild.build.worker ROOT      a job as JSON on stdin, events as JSON lines on stdout
+    python -m aotbuild.build.worker ROOT WORK     a job as JSON on stdin, events as JSON lines out
 
 One process compiles one artifact, since Inductor's caches, registries and memoised answers are the
 process's. Leaves verifying and storing to `run`.
@@ -37,15 +37,15 @@ def main(arguments: list[str]) -> int:
     document = json.load(sys.stdin)
     job, key = Job.from_json(document["job"]), document["key"]
     try:
-        _say(result=make(job, key, Path(arguments[0])))
+        _say(result=make(job, key, *map(Path, arguments)))
     except AotbuildError as e:
         _say(error=str(e), kind=type(e).__name__)
         return 1
     return 0
 
 
-def make(job: Job, key: str, root: Path) -> dict[str, Any]:
-    """Make the artifact of `job` below `root`, which is laid out like a store.
+def make(job: Job, key: str, root: Path, work: Path) -> dict[str, Any]:
+    """Make the artifact of `job` below `root`, which is laid out like a store; scratch in `work`.
 
     Returns:
         The artifact's folder, the seconds of each stage, and the peak memory.
@@ -65,7 +65,7 @@ def make(job: Job, key: str, root: Path) -> dict[str, Any]:
         )
     folder = root / print_.folder
     folder.mkdir(parents=True)
-    manifest = _compile(print_, folder, root / "work", seconds)
+    manifest = _compile(print_, folder, work, seconds)
     (folder / "manifest.json").write_bytes(manifest.to_bytes())
     return {"folder": str(folder), "seconds": seconds, "peak_bytes": peak_bytes()}
 
@@ -143,9 +143,11 @@ def _manifest(
 
     import aotbuild
     from aotbuild.build.targets import runs_here
+    from aotbuild.loaders.state import backend_state
 
     recorded, recipe = blueprint.recorded, blueprint.job.recipe
     shared = checks.get("shared_bytes_max")
+    backend = backend_state(blueprint.target.device, recipe.dtype)
     target = replace(
         blueprint.target,
         glibc=packed.library.glibc,
@@ -162,7 +164,7 @@ def _manifest(
         precision=recorded.precision,
         module=recorded.identity,
         signature=signature,
-        state=recorded.state,
+        state=recorded.state | ({"backend": backend} if backend else {}),
         constants=constants,
         target=target,
         recipe=recipe.to_json(),
