@@ -59,6 +59,12 @@ WRONG_CALLS = {
     "half a range": (("plan", "sd15", "--gpu", "cpu", "--dynamic", "512x512"), "WxH:WxH"),
     "no batch": (("plan", "sd15", "--gpu", "cpu", "--batch", "0"), "--batch"),
     "unknown dtype": (("plan", "sd15", "--gpu", "cpu", "--dtype", "fp8"), "fp8"),
+    "int8": (("plan", "tiny", "--gpu", "cpu", "--quant", "int8dq"), "a later release"),
+    "regional": (("plan", "tiny", "--gpu", "cpu", "--scope", "regional"), "a later release"),
+    "a range that is empty": (
+        ("plan", "tiny", "--gpu", "cpu", "--dynamic", "256x256:64x64"),
+        "smallest:largest",
+    ),
     "a checkpoint that isn't": (
         ("plan", "tiny", "--gpu", "cpu", "--checkpoint", "./none"),
         "model_index.json",

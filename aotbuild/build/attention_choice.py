@@ -9,7 +9,7 @@ from cuDNN's version.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch.fx.experimental.symbolic_shapes import statically_known_true
@@ -141,9 +141,8 @@ def same(first: Extent, *others: Extent) -> bool:
     return all(statically_known_true(first == other) for other in others)
 
 
-def _multiple(extent: Extent, of: Extent) -> bool:
-    remainder: Extent = extent % of  # type: ignore[operator]
-    return statically_known_true(remainder == 0)
+def _multiple(extent: Any, of: Any) -> bool:  # extents; torch's releases type `%` differently
+    return statically_known_true(extent % of == 0)
 
 
 def _at_most(limit: int, *extents: Extent) -> bool:

@@ -7,11 +7,14 @@ from typing import Any
 
 import click
 
-from aotbuild.build.request import Built, Planned
+from aotbuild.build.host import find_toolchain
+from aotbuild.build.request import BuildRequest, Built, Planned
+from aotbuild.cache.store import Store
 from aotbuild.commands.output import human_bytes, human_seconds, print_json, print_table
 from aotbuild.commands.progress import progress
 from aotbuild.commands.quiet import quieten
 from aotbuild.commands.request import Arguments, build_arguments, make_request
+from aotbuild.target import Target
 
 
 @click.command(short_help="Compile a recipe's components into the store.")
@@ -27,7 +30,8 @@ def build(*, as_json: bool, out: Path | None, **options: Any) -> None:
     What isn't said comes from the recipe. What the store has already isn't built again.
     """
     request = make_request(Arguments(**options))
-    quieten()
+    check_writable(request.store)
+    target = find_target(request)
     from aotbuild.build import run
 
     with progress() as on_event:
@@ -49,7 +53,7 @@ def build(*, as_json: bool, out: Path | None, **options: Any) -> None:
 def plan(*, as_json: bool, **options: Any) -> None:
     """Say what `build` with the same arguments would compile, and what is there already."""
     request = make_request(Arguments(**options))
-    quieten()
+    target = find_target(request)
     from aotbuild.build import run
 
     planned = run.plan(request)
@@ -62,6 +66,30 @@ def plan(*, as_json: bool, **options: Any) -> None:
         )
     else:
         _print_planned(planned)
+
+
+def check_writable(store: Path) -> None:
+    """Find out before the work, not after it.
+
+    Raises:
+        StoreError: the store can't be written.
+    """
+    with Store(store).staging():
+        pass
+
+
+def find_target(request: BuildRequest) -> Target:
+    """The request's target, found before anything heavier than torch is imported.
+
+    Raises:
+        ToolchainError: no C++ compiler.
+        TargetError: a target that this torch can't build for, or that can't do what is asked.
+    """
+    find_toolchain()
+    quieten()
+    from aotbuild.build.targets import target_for
+
+    return target_for(request.gpu, request.recipe)
 
 
 def _print_built(built: list[Built]) -> None:
