@@ -41,9 +41,7 @@ def build(*, as_json: bool, out: Path | None, **options: Any) -> None:
 
         copy_artifacts(request.store, [b.key for b in built], out.expanduser())
     if as_json:
-        print_json(
-            {"target": run.target_of(request).to_json(), "artifacts": [b.to_json() for b in built]}
-        )
+        print_json({"target": target.to_json(), "artifacts": [b.to_json() for b in built]})
     else:
         _print_built(built)
 
@@ -58,12 +56,7 @@ def plan(*, as_json: bool, **options: Any) -> None:
 
     planned = run.plan(request)
     if as_json:
-        print_json(
-            {
-                "target": run.target_of(request).to_json(),
-                "artifacts": [p.to_json() for p in planned],
-            }
-        )
+        print_json({"target": target.to_json(), "artifacts": [p.to_json() for p in planned]})
     else:
         _print_planned(planned)
 
