@@ -42,7 +42,9 @@ def describe(event: Event) -> str:
     tail = event.message or ("..." if event.seconds is None else "")
     time_spent = "" if event.seconds is None else human_seconds(event.seconds)
     return "  ".join(
-        p for p in (f"{event.component:<12}", f"{event.stage:<9}", time_spent, tail) if p
+        p
+        for p in (f"{event.component or 'pipeline':<12}", f"{event.stage:<9}", time_spent, tail)
+        if p
     )
 
 
@@ -73,7 +75,10 @@ class _Live:
 
     def __call__(self, event: Event) -> None:
         if event.seconds is None:
-            self._text, self._begun = f"{event.component}  {event.stage}", time.monotonic()
+            self._text, self._begun = (
+                f"{event.component or 'pipeline'}  {event.stage}",
+                time.monotonic(),
+            )
         if event.seconds is not None or event.message:
             self._console.print(describe(event), highlight=False, markup=False)
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -70,3 +73,14 @@ def test_draft_is_refused_when_there_is_no_denoiser() -> None:
     configs = {"model_index": {"_class_name": "P"}, "vae": {}}
     with pytest.raises(RecipeError, match="neither unet nor transformer"):
         draft_recipe(configs, source="x", architecture="/x/", hub=False)
+
+
+def test_new_says_that_the_hub_is_out_of_reach_when_it_is(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "aotbuild", "recipes", "new", "nobody/nothing-of-the-kind"]
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path)}
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment)
+    assert done.returncode == 2
+    assert "can't be fetched from the Hub" in done.stderr
+    assert "local diffusers folder" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not list(tmp_path.glob("*.toml"))
