@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 import zipfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -119,6 +120,17 @@ def read_library(data: bytes) -> Library:
             needed += [str(vars(tag)["needed"]) for tag in section.iter_tags("DT_NEEDED")]
     glibc, glibcxx = (max(v, key=version_tuple, default=None) for v in versions.values())
     return Library(glibc=glibc, glibcxx=glibcxx, needed=tuple(needed))
+
+
+def differing_sections(first: bytes, second: bytes) -> Iterator[str]:
+    """Names of the ELF sections that two libraries don't have in common, byte for byte."""
+    left, right = (
+        {s.name: s.data() for s in ELFFile(BytesIO(d)).iter_sections() if s.name}
+        for d in (first, second)
+    )
+    for name in dict.fromkeys((*left, *right)):
+        if left.get(name) != right.get(name):
+            yield name
 
 
 def _check_library(data: bytes, forbidden: tuple[str, ...]) -> None:

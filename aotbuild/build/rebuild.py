@@ -5,15 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from aotbuild.build.package import differing_sections
 from aotbuild.build.plan import Job, blueprint
 from aotbuild.build.run import run_worker
 from aotbuild.build.targets import runs_here
 from aotbuild.build.verify import verify_in_process
 from aotbuild.cache.artifact import Entry
 from aotbuild.cache.key import differences
+from aotbuild.cache.library import read_library
 from aotbuild.cache.manifest import Manifest
 from aotbuild.cache.store import Store
 from aotbuild.errors import BuildError, TargetError
+from aotbuild.recipe import Recipe
 
 
 def verify_entry(store: Store, entry: Entry) -> dict[str, Any]:
@@ -35,42 +38,53 @@ def verify_entry(store: Store, entry: Entry) -> dict[str, Any]:
     return record
 
 
-def rebuild_entry(store: Store, entry: Entry) -> dict[str, Any]:
-    """Build the artifact again from its manifest, in a folder of its own, and compare the bytes.
+def rebuild_entry(store: Store, entry: Entry, recipe: Recipe | None = None) -> dict[str, Any]:
+    """Build the artifact again, in a folder of its own, and compare the bytes.
+
+    Args:
+        recipe: whose components to build by, in place of the manifest's own: shows what a changed
+            recipe would change.
 
     Returns:
-        `same`, both sha256 of the package and of the library, and the key parts that differ here
-        and now as [path, recorded, here].
+        `same`, both sha256 of the package and of the library, the library's sections that differ,
+        and the key parts that differ here and now as [path, recorded, here].
 
     Raises:
         BuildError: it can't be built again here.
     """
     manifest = entry.manifest
-    job = job_of(manifest)
+    job = job_of(manifest, recipe)
     print_ = blueprint(job)
     changed = [list(d) for d in differences(manifest.parts, print_.parts)]
     with store.staging() as root:
         made = run_worker(job.to_json(), print_.key, root, lambda _: None)
-        again = Manifest.from_bytes((Path(made["folder"]) / "manifest.json").read_bytes())
+        folder = Path(made["folder"])
+        again = Manifest.from_bytes((folder / "manifest.json").read_bytes())
+        theirs = read_library(folder, again)
+    ours = read_library(entry.folder, manifest)
     return {
         "same": again.package.sha256 == manifest.package.sha256,
         "package": [manifest.package.sha256, again.package.sha256],
         "library": [manifest.library.sha256, again.library.sha256],
+        "sections": list(differing_sections(ours, theirs)),
         "differences": changed,
     }
 
 
-def job_of(manifest: Manifest) -> Job:
-    """The job that made an artifact.
+def job_of(manifest: Manifest, recipe: Recipe | None = None) -> Job:
+    """The job that made an artifact, or would make it by the components of `recipe`.
 
     Raises:
         BuildError: the manifest lacks what is needed to build it again.
     """
     try:
+        document = dict(manifest.recipe)
+        if recipe is not None:
+            document["components"] = recipe.to_json()["components"]
         return Job.from_json(
             {
                 **manifest.provenance["rehearsal"],
-                "recipe": manifest.recipe,
+                "recipe": document,
                 "unit": manifest.component,
                 "gpu": manifest.target.arch,
                 "tune": False,

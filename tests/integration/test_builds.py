@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -107,19 +108,30 @@ def test_store_stays_whole_when_builds_are_killed_at_twenty_moments(
     assert list((store / "staging").iterdir()) == []
 
 
-def test_bytes_are_the_same_when_folder_threads_language_and_cache_differ(
+def test_rebuild_has_the_same_bytes_when_folder_threads_language_and_settings_differ(
     tmp_path: Path, decoder: str
 ) -> None:
-    packages = []
-    surroundings: list[dict[str, str]] = [
-        {"LANG": "C", "OMP_NUM_THREADS": "1"},
-        {"LANG": "de_DE.UTF-8", "OMP_NUM_THREADS": "2", "TORCHINDUCTOR_MAX_AUTOTUNE": "1"},
-    ]
-    for i, surrounding in enumerate(surroundings):
-        store = tmp_path / ("deeper/" * i) / f"store{i}"
-        options = ("--gpu", "cpu", "--store", str(store), "--json", "--no-verify")
-        done = run_aotbuild("build", decoder, *options, env={**os.environ, **surrounding})
-        assert done.returncode == 0, done.stderr
-        (artifact,) = json.loads(done.stdout)["artifacts"]
-        packages.append((artifact["key"], Path(artifact["path"], "package.pt2").read_bytes()))
-    assert packages[0] == packages[1]
+    first = tmp_path / "store"
+    options = ("--gpu", "cpu", "--json", "--no-verify")
+    done = run_aotbuild("build", decoder, *options, "--store", str(first))
+    assert done.returncode == 0, done.stderr
+    (artifact,) = json.loads(done.stdout)["artifacts"]
+    elsewhere = tmp_path / "a folder" / "with spaces"
+    shutil.copytree(first, elsewhere)
+    surroundings = {
+        "LANG": "de_DE.UTF-8",
+        "OMP_NUM_THREADS": "1",
+        "TORCHINDUCTOR_MAX_AUTOTUNE": "1",
+    }
+    command = ("verify", artifact["key"], "--rebuild", "--store", str(elsewhere), "--json")
+    again = run_aotbuild(*command, env={**os.environ, **surroundings})
+    assert again.returncode == 0, again.stderr
+    assert json.loads(again.stdout)["rebuild"]["same"] is True
+    assert json.loads(again.stdout)["rebuild"]["differences"] == []
+
+    changed = tmp_path / "changed.toml"
+    changed.write_text(UNIT_TOML + "\n[components.vae.inductor]\nepilogue_fusion = false\n")
+    differing = run_aotbuild(*command, "--recipe", str(changed))
+    assert differing.returncode == 1
+    paths = [d[0] for d in json.loads(differing.stdout)["rebuild"]["differences"]]
+    assert paths == ["options.epilogue_fusion"]
