@@ -130,8 +130,11 @@ def test_rebuild_has_the_same_bytes_when_folder_threads_language_and_settings_di
     assert json.loads(again.stdout)["rebuild"]["differences"] == []
 
     changed = tmp_path / "changed.toml"
-    changed.write_text(UNIT_TOML + "\n[components.vae.inductor]\nepilogue_fusion = false\n")
+    option = '"cpp.enable_floating_point_contract_flag" = "fast"'
+    changed.write_text(f"{UNIT_TOML}\n[components.vae.inductor]\n{option}\n")
     differing = run_aotbuild(*command, "--recipe", str(changed))
     assert differing.returncode == 1
-    paths = [d[0] for d in json.loads(differing.stdout)["rebuild"]["differences"]]
-    assert paths == ["options.epilogue_fusion"]
+    rebuilt = json.loads(differing.stdout)["rebuild"]
+    paths = [d[0] for d in rebuilt["differences"]]
+    assert paths == ["options.cpp.enable_floating_point_contract_flag"]
+    assert ".text" in rebuilt["sections"]
