@@ -23,6 +23,7 @@ METHODS = ("forward", "decode", "encode")
 MEMORY_FORMATS = ("contiguous", "channels_last")
 ATTENTIONS = ("sdpa", "math")
 QUANTIZATIONS = ("none", "int8dq")
+CPU_FIELDS = ("memory_format", "fuse_qkv", "attention")
 ARGUMENT_RULES = ("timestep/1",)
 Scalar = bool | int | float | str
 
@@ -85,6 +86,8 @@ class ComponentRecipe:
         quantization: "none", or "int8dq" (part of a later release).
         rules: argument name -> the rule that brings it to one form, "timestep/1".
         inductor: options of `torch._inductor.config`, by dotted name.
+        cpu: fields of `CPU_FIELDS` that differ where the target is a CPU, whose weights are often
+            mapped from a file: another layout would copy all of them at every start.
     """
 
     methods: tuple[str, ...]
@@ -94,6 +97,7 @@ class ComponentRecipe:
     quantization: str = "none"
     rules: dict[str, str] = field(default_factory=dict)
     inductor: dict[str, Scalar] = field(default_factory=dict)
+    cpu: dict[str, Scalar] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for method in self.methods:
@@ -111,6 +115,19 @@ class ComponentRecipe:
             raise ValueError(
                 "fuse_qkv needs attention = 'sdpa': diffusers' fused processors call SDPA"
             )
+        if self.cpu:
+            for name in self.cpu:
+                _one_of("cpu", name, CPU_FIELDS)
+            self.on("cpu")
+
+    def on(self, device: str) -> ComponentRecipe:
+        """This component as it is prepared for `device`, "cpu" or "cuda"."""
+        found: ComponentRecipe = _read(
+            ComponentRecipe,
+            {**asdict(self), "cpu": {}, **(self.cpu if device == "cpu" else {})},
+            "cpu" if device == "cpu" else "",
+        )
+        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,6 +208,11 @@ class Recipe:
                 name: replace(c, quantization=quantization) for name, c in components.items()
             }
         return replace(self, dtype=dtype or self.dtype, call=call, components=components)
+
+    def on(self, device: str) -> Recipe:
+        """This recipe with each component as it is prepared for `device`, "cpu" or "cuda"."""
+        components = {name: c.on(device) for name, c in self.components.items()}
+        return replace(self, components=components)
 
 
 def parse_resolution(text: str) -> tuple[int, int]:

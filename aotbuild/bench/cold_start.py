@@ -73,7 +73,7 @@ def make_job(plan: Plan, component: str, key: str) -> Job:
     config = load_configs(plan.recipe.architecture)[component]
     weights = plan.work / "weights.safetensors"
     write_weights(config, plan.recipe.torch_dtype, weights)
-    recipe = plan.recipe.to_json()["components"][component]
+    recipe = plan.recipe.on("cpu").to_json()["components"][component]
     return Job(
         way=EAGER,
         config=config,

@@ -116,7 +116,7 @@ def plan(
     """
     _check_supported(request)
     target = target_for(request.gpu, request.recipe)
-    recipe = resolve_checkpoint(request.recipe, request.checkpoint)
+    recipe = resolve_checkpoint(request.recipe.on(target.device), request.checkpoint)
     configs = load_configs(recipe.architecture)
     recipe = replace(recipe, architecture=Path(recipe.architecture).name)
     toolchain, store = find_toolchain(), Store(request.store)

@@ -18,7 +18,12 @@ from aotbuild.loaders.runner import Runner
 from aotbuild.loaders.weights import Slot, Weights
 
 ALIGNMENT_BYTES = 64
-"""AOTInductor's own alignment of constants; compiled code may read whole vectors from there."""
+"""AOTInductor's own alignment of constants; GPU kernels read whole vectors from there.
+
+On the CPU an element's own size is enough: every vector is read by `loadu`. So weights that are
+mapped from a safetensors file, which promises 8 bytes, are bound where they lie.
+Source: torch/_inductor/codegen/cpp.py, 2.11 to 2.14; `AOTI_CONST_ALIGNMENT` in codegen/common.
+"""
 
 _SHOWN = 3
 _data_ptr: Callable[[Any], int] = Tensor.data_ptr
@@ -139,7 +144,7 @@ class Binding:
         if tuple(tensor.shape) != constant.shape:
             return f"{constant.name} is {_size(tensor.shape)}, not {_size(constant.shape)}", None
         same = _same_strides(constant.shape, tensor.stride(), constant.stride)
-        if same and tensor.data_ptr() % ALIGNMENT_BYTES == 0:
+        if same and tensor.data_ptr() % self._alignment(tensor) == 0:
             return None, None
         path = constant.sources[0]
         if not same and tensor.dim() not in _CONVOLUTION_RANKS:
@@ -148,6 +153,9 @@ class Binding:
         if self._weights.pinned(path):
             return f"{path} is laid out otherwise for another artifact of this component", None
         return None, lambda: self._weights.lay_out(path, tensor, constant.stride)
+
+    def _alignment(self, tensor: Tensor) -> int:
+        return tensor.element_size() if self._device.type == "cpu" else ALIGNMENT_BYTES
 
     def _parts(self, constant: Constant, parts: list[Tensor]) -> str | None:
         """For "concat/1": the reason against joining `parts`."""
