@@ -25,8 +25,9 @@ def measure(*, store: Path, repeats: int, on_event: Callable[[Event], None]) -> 
 
     Returns:
         `run_ms` and `stall_ms` with all intra-op threads; `in_turn_s`, `two_threads_s` and their
-        `ratio` for two runners with one intra-op thread each. The best of `repeats`, as whatever
-        else the machine does only ever adds.
+        `ratio` for two runners with one intra-op thread each; `control_ratio` the same for plain
+        matrix products, which need no GIL either: what this machine's cores can give at present.
+        The best of `repeats`, as whatever else the machine does only ever adds.
     """
     import torch
 
@@ -55,8 +56,8 @@ def measure(*, store: Path, repeats: int, on_event: Callable[[Event], None]) -> 
     torch.set_num_threads(1)
     try:
         step()
-        in_turn_s = min(timed(in_turn, step) for _ in range(repeats))
-        both_s = min(timed(in_threads, step) for _ in range(repeats))
+        in_turn_s, both_s = alone_and_both(step, repeats)
+        control = alone_and_both(multiply, repeats)
     finally:
         torch.set_num_threads(threads)
         loaded.restore()
@@ -66,6 +67,7 @@ def measure(*, store: Path, repeats: int, on_event: Callable[[Event], None]) -> 
         "in_turn_s": round(in_turn_s, 3),
         "two_threads_s": round(both_s, 3),
         "ratio": round(both_s / in_turn_s, 3),
+        "control_ratio": round(control[1] / control[0], 3),
     }
 
 
@@ -88,6 +90,21 @@ def beside_ticker(step: Callable[[], None]) -> tuple[float, float]:
     ticker.join()
     during = [t for t in ticks if begun - TICK_S * 2 <= t] + [time.perf_counter()]
     return max(b - a for a, b in itertools.pairwise(during)), ended - begun
+
+
+def alone_and_both(step: Callable[[], None], repeats: int) -> tuple[float, float]:
+    """Seconds of two steps in turn, and of two at once, measured alternately."""
+    pairs = [(timed(in_turn, step), timed(in_threads, step)) for _ in range(repeats)]
+    return min(a for a, _ in pairs), min(b for _, b in pairs)
+
+
+def multiply() -> None:
+    """Some hundred milliseconds of one core."""
+    import torch
+
+    matrix = torch.ones(1024, 1024)
+    for _ in range(16):
+        matrix @ matrix
 
 
 def in_turn(step: Callable[[], None]) -> None:
