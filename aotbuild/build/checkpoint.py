@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from aotbuild.errors import RecipeError, UsageError
+from aotbuild.cache.hub import fetch_configs
+from aotbuild.errors import RecipeError
 from aotbuild.recipe import Recipe
-
-CONFIG_FILES = ["model_index.json", "*/config.json", "*/*_config.json"]
 
 
 def resolve_checkpoint(recipe: Recipe, checkpoint: str | None) -> Recipe:
@@ -26,30 +25,11 @@ def resolve_checkpoint(recipe: Recipe, checkpoint: str | None) -> Recipe:
     if checkpoint.startswith(("/", "./", "../", "~")) or Path(checkpoint).is_dir():
         folder, name, revision = Path(checkpoint).expanduser().absolute(), None, None
     else:
-        folder, revision = download_configs(checkpoint)
-        name = checkpoint
+        folder, name = fetch_configs(checkpoint), checkpoint
+        revision = folder.name
     if not (folder / "model_index.json").is_file():
         raise RecipeError(
             f"--checkpoint {checkpoint}: no model_index.json in {folder}; a diffusers checkpoint "
             "has one. Convert single files with diffusers' from_single_file and save_pretrained."
         )
     return replace(recipe, architecture=str(folder), checkpoint=name, revision=revision)
-
-
-def download_configs(repository: str) -> tuple[Path, str]:
-    """(folder, commit) of a Hub repository's configs, in the Hub's own cache.
-
-    Raises:
-        UsageError: there is no such repository, or the Hub can't be reached.
-    """
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
-
-    try:
-        folder = Path(snapshot_download(repository, allow_patterns=CONFIG_FILES))
-    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as e:
-        raise UsageError(
-            f"--checkpoint {repository}: neither a folder here nor a Hub repository that could be "
-            f"read: {e}. For a local folder write ./{repository}."
-        ) from e
-    return folder, folder.name

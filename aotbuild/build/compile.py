@@ -72,13 +72,16 @@ def check_options(options: Mapping[str, object]) -> None:
             )
 
 
-def options_for(arch: str, device: str, recipe_options: Mapping[str, object]) -> dict[str, Any]:
+def options_for(
+    arch: str, device: str, recipe_options: Mapping[str, object], *, tune: bool = False
+) -> dict[str, Any]:
     """Every Inductor option of a build, as it counts in the key: no paths among them.
 
     Args:
         arch: the target's architecture, "x86-64-v3" or "sm_80".
         device: "cpu" or "cuda".
         recipe_options: those of the recipe's component.
+        tune: the GPU is there, so those that measure on it stay.
     """
     import torch._inductor.config as config
 
@@ -88,7 +91,16 @@ def options_for(arch: str, device: str, recipe_options: Mapping[str, object]) ->
         from aotbuild.build.virtual_gpu import gpu_options, without_device
         from aotbuild.gpus import find_gpu
 
-        options = {**without_device(options)[0], **gpu_options(find_gpu(arch))}
+        own = gpu_options(find_gpu(arch))
+        kept = {n: v for n, v in own.items() if n not in without_device(own)[1]}
+        options = (
+            {**kept, **options, "triton.autotune_at_compile_time": True}
+            if tune
+            else {
+                **without_device(options)[0],
+                **own,
+            }
+        )
     options |= FIXED_OPTIONS
     if (bits := SIMD_BITS.get(host_level(arch))) is not None:
         options["cpp.simdlen"] = bits
@@ -108,11 +120,17 @@ def compile_package(
     options: Mapping[str, Any],
     toolchain: Toolchain,
     folder: Path,
+    tuning: Mapping[str, dict[str, int]] | None = None,
+    tune: bool = False,
 ) -> Compiled:
     """Compile `program` below `folder` into AOTInductor's package.
 
     The process must have been started for this one build, with `TORCHINDUCTOR_CACHE_DIR` below
     `folder`; see `build.run.worker_environment`.
+
+    Args:
+        tuning: measured choices by kernel digest, for a GPU that isn't asked.
+        tune: the GPU is there: let Inductor measure, and keep its choices in the checks.
 
     Raises:
         BuildError: Inductor or the C++ compiler failed; its message is inside.
@@ -131,14 +149,17 @@ def compile_package(
         with contextlib.ExitStack() as stack:
             stack.enter_context(_vector_isa(host_level(arch)))
             if arch.startswith("sm_"):
-                checks = _enter_virtual_gpu(stack, program, arch)
+                checks = _enter_gpu(stack, program, arch, tuning, tune)
             else:
                 stack.enter_context(_tensors_compared_by_identity())
             path = torch._inductor.aoti_compile_and_package(
                 program, package_path=str(folder / "raw.pt2"), inductor_configs=configs
             )
             if "stats" in checks:
-                checks |= checks.pop("stats").to_json()
+                stats = checks.pop("stats")
+                checks |= stats.to_json()
+                if tune:
+                    checks["choices"] = {k.digest: k.config for k in stats.kernels}
     except AotbuildError:
         raise
     except Exception as e:
@@ -146,16 +167,26 @@ def compile_package(
     return Compiled(path=Path(path), checks=checks)
 
 
-def _enter_virtual_gpu(
-    stack: contextlib.ExitStack, program: ExportedProgram, arch: str
+def _enter_gpu(
+    stack: contextlib.ExitStack,
+    program: ExportedProgram,
+    arch: str,
+    tuning: Mapping[str, dict[str, int]] | None,
+    tune: bool,
 ) -> dict[str, Any]:
     from aotbuild.build.attention import lower_attention
+    from aotbuild.build.tuning import recorded_choices
     from aotbuild.build.virtual_gpu import virtual_gpu
     from aotbuild.gpus import find_gpu
 
     gpu = find_gpu(arch)
     attention = lower_attention(program, gpu)
-    return {"attention": attention, "stats": stack.enter_context(virtual_gpu(gpu))}
+    if tune:
+        stack.enter_context(_tensors_compared_by_identity())
+        stats = stack.enter_context(recorded_choices())
+    else:
+        stats = stack.enter_context(virtual_gpu(gpu, tuning=tuning))
+    return {"attention": attention, "stats": stats}
 
 
 @contextlib.contextmanager

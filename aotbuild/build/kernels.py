@@ -89,6 +89,11 @@ def _choose(autotuner: Any) -> KernelRecord:
     launcher = autotuner.launchers[0]
     autotuner.launchers = [launcher]
     autotuner.save_gpu_kernel(0, launcher)
+    return record_of(autotuner, launcher)
+
+
+def record_of(autotuner: Any, launcher: Any) -> KernelRecord:
+    """What was chosen for a kernel, and what it costs."""
     config = launcher.config
     return KernelRecord(
         name=autotuner.inductor_meta.get("kernel_name", ""),

@@ -18,11 +18,12 @@ from aotbuild.build.ranges import Range, find_range, inner_sizes
 from aotbuild.build.rehearse import Rehearsal, rehearse
 from aotbuild.build.request import BuildRequest, Event, Planned
 from aotbuild.build.signatures import planned_signature
-from aotbuild.build.targets import target_for
+from aotbuild.build.targets import runs_here, target_for
+from aotbuild.build.tuning import read_table, table_path
 from aotbuild.cache.key import RULES_REVISION, Part, key_of, make_parts
 from aotbuild.cache.signature import Signature
 from aotbuild.cache.store import Store
-from aotbuild.errors import UsageError
+from aotbuild.errors import TargetError, UsageError
 from aotbuild.recipe import Recipe, load_configs, parse_resolution
 from aotbuild.target import Target
 
@@ -38,6 +39,7 @@ class Job:
         dynamic: (smallest, largest) resolution, or None.
         gpu: the target's architecture, or "cpu" levels by name.
         tune: measure on the GPU that is here.
+        tuning: measured choices by kernel digest, of the recipe's table; None: there is none.
     """
 
     recipe: Recipe
@@ -48,6 +50,7 @@ class Job:
     dynamic: tuple[str, str] | None
     gpu: str
     tune: bool
+    tuning: dict[str, dict[str, int]] | None = None
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object with every field."""
@@ -60,6 +63,7 @@ class Job:
             "dynamic": self.dynamic,
             "gpu": self.gpu,
             "tune": self.tune,
+            "tuning": self.tuning,
         }
 
     @classmethod
@@ -114,12 +118,13 @@ def plan(
         ToolchainError: no C++ compiler.
         BuildError: the pipeline refused the rehearsal.
     """
-    _check_supported(request)
     target = target_for(request.gpu, request.recipe)
+    _check_supported(request, target)
     recipe = resolve_checkpoint(request.recipe.on(target.device), request.checkpoint)
     configs = load_configs(recipe.architecture)
     recipe = replace(recipe, architecture=Path(recipe.architecture).name)
     toolchain, store = find_toolchain(), Store(request.store)
+    tuning = _tuning(request, target)
     found: dict[str, Planned] = {}
     for job_recipe, variant, dynamic in _calls(recipe, request):
         started = time.monotonic()
@@ -140,17 +145,30 @@ def plan(
                     dynamic=dynamic,
                     gpu=target.arch,
                     tune=request.tune,
+                    tuning=None if request.tune else tuning,
                 )
                 print_ = _blueprint(job, rehearsals, target, toolchain)
                 found.setdefault(print_.key, _planned(print_, store, seconds))
     return list(found.values())
 
 
-def _check_supported(request: BuildRequest) -> None:
+def _tuning(request: BuildRequest, target: Target) -> dict[str, dict[str, int]] | None:
+    """The choices of the recipe's tuning table for the target, where there is one."""
+    if target.device != "cuda":
+        return None
+    name = request.recipe.name
+    table = read_table(table_path(request.recipe_path, request.store, name, target.arch))
+    return None if table is None else table.choices
+
+
+def _check_supported(request: BuildRequest, target: Target) -> None:
     if request.scope != "full":
         raise UsageError("--scope regional comes with a later release; leave it out.")
-    if request.tune:
-        raise UsageError("--tune comes with a later release; leave it out.")
+    if request.tune and not (target.device == "cuda" and runs_here(target)):
+        raise TargetError(
+            f"--tune measures on the GPU that is built for, and torch sees no {target.arch} here. "
+            "Leave it out: the build needs no GPU without it."
+        )
     for name, component in request.recipe.components.items():
         if component.quantization != "none":
             raise UsageError(
@@ -212,7 +230,7 @@ def _blueprint(
         **describe(component),
         "casts": recorded.casts,
     }
-    options = options_for(target.arch, target.device, component.inductor)
+    options = options_for(target.arch, target.device, component.inductor, tune=job.tune)
     return Blueprint(
         job=job,
         recorded=recorded,
@@ -222,7 +240,7 @@ def _blueprint(
         options=options,
         target=target,
         toolchain=toolchain,
-        parts=_parts(recorded, signature, preparation, options, target, toolchain),
+        parts=_parts(job, recorded, signature, preparation, options, target, toolchain),
     )
 
 
@@ -241,6 +259,7 @@ def _range(job: Job, rehearsals: tuple[Rehearsal, ...]) -> Range:
 
 
 def _parts(
+    job: Job,
     recorded: RecordedCall,
     signature: Signature,
     preparation: dict[str, Any],
@@ -266,7 +285,7 @@ def _parts(
             "signature": signature.calls(),
             "preparation": preparation,
             "options": options,
-            "tuning": None,
+            "tuning": "measured" if job.tune else job.tuning,
             "target": {
                 "device": target.device,
                 "arch": target.arch,

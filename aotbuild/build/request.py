@@ -28,7 +28,9 @@ class BuildRequest:
         checkpoint: a diffusers folder or Hub id whose configs decide the architecture.
         store: the store's root.
         verify: compare with eager after building, where this machine can run the target.
-        tune: measure on the GPU that is here.
+        tune: measure on the GPU that is here, and keep the choices in the tuning table.
+        recipe_path: the recipe's own TOML file, beside which its tuning tables lie; None for one
+            that ships, whose tables are the store's.
     """
 
     recipe: Recipe
@@ -41,6 +43,7 @@ class BuildRequest:
     checkpoint: str | None = None
     verify: bool = True
     tune: bool = False
+    recipe_path: Path | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,10 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from aotbuild import errors
+from aotbuild.build import tuning
 from aotbuild.build.cuda_host import header_roots, make_cuda_host
 from aotbuild.build.plan import Job, plan
 from aotbuild.build.request import BuildRequest, Built, Event, Planned
 from aotbuild.build.targets import runs_here, target_for
+from aotbuild.build.tuning import TuningTable, choices_of, read_table, table_path, write_table
 from aotbuild.build.verify import check_record, verify_in_process
 from aotbuild.cache.artifact import Entry
 from aotbuild.cache.manifest import Manifest
@@ -67,6 +69,8 @@ def _make(store: Store, planned: Planned, request: BuildRequest, on_event: OnEve
         folder = Path(made["folder"])
         seconds = {"rehearse": planned.rehearse_s, **made["seconds"]}
         manifest = Manifest.from_bytes((folder / "manifest.json").read_bytes())
+        if request.tune:
+            _keep_choices(request, manifest)
         if request.verify and runs_here(manifest.target):
             started = time.monotonic()
             on_event(Event(stage="verify", component=planned.component))
@@ -80,6 +84,22 @@ def _make(store: Store, planned: Planned, request: BuildRequest, on_event: OnEve
         return _built(store, entry, cached=False, seconds=seconds, peak_bytes=made["peak_bytes"])
 
 
+def _keep_choices(request: BuildRequest, manifest: Manifest) -> None:
+    """Add what was measured for this artifact to the recipe's tuning table."""
+    import torch
+
+    arch, name = manifest.target.arch, request.recipe.name
+    path = table_path(request.recipe_path, request.store, name, arch)
+    table = TuningTable(
+        format=tuning.FORMAT,
+        arch=arch,
+        gpu=torch.cuda.get_device_name(),
+        torch=manifest.target.torch,
+        choices=choices_of(manifest.checks),
+    )
+    write_table(path, table.merged(read_table(path)))
+
+
 def run_worker(job: dict[str, Any], key: str, root: Path, on_event: OnEvent) -> dict[str, Any]:
     """Run `build.worker` on a job; its events go to `on_event`, its result comes back.
 
@@ -89,7 +109,7 @@ def run_worker(job: dict[str, Any], key: str, root: Path, on_event: OnEvent) -> 
     with _work_folder(root) as work, tempfile.TemporaryFile("w+", errors="replace") as log:
         environment = worker_environment(dict(os.environ), work)
         if Job.from_json(job).gpu.startswith("sm_"):
-            environment |= _cuda_environment(work)
+            environment |= _cuda_environment(work, visible=Job.from_json(job).tune)
         worker = subprocess.Popen(
             [sys.executable, "-m", "aotbuild.build.worker", str(root), str(work)],
             stdin=subprocess.PIPE,
@@ -165,8 +185,12 @@ def worker_environment(environment: dict[str, str], work: Path) -> dict[str, str
     return {**kept, **ours}
 
 
-def _cuda_environment(work: Path) -> dict[str, str]:
-    """What a build for a GPU needs besides: headers, the driver's stub, and no GPU in sight."""
+def _cuda_environment(work: Path, *, visible: bool) -> dict[str, str]:
+    """What a build for a GPU needs besides: headers, the driver's stub, and no GPU in sight.
+
+    Args:
+        visible: leave the GPU in sight, since it is measured.
+    """
     import torch
 
     site_packages = Path(torch.__file__).parent.parent
@@ -175,7 +199,10 @@ def _cuda_environment(work: Path) -> dict[str, str]:
         torch_cuda=torch.version.cuda,
         roots=header_roots(site_packages, os.environ),
     )
-    return host.environment(work / "cache")
+    environment = host.environment(work / "cache")
+    if visible:
+        del environment["CUDA_VISIBLE_DEVICES"]
+    return environment
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:

@@ -96,6 +96,8 @@ def _compile(blueprint: Blueprint, folder: Path, work: Path, seconds: dict[str, 
             options=blueprint.options,
             toolchain=blueprint.toolchain,
             folder=work,
+            tuning=blueprint.job.tuning,
+            tune=blueprint.job.tune,
         )
     with _stage("package", unit, seconds):
         forbidden = (str(work), str(Path(torch.__file__).parent), sys.prefix)
@@ -185,6 +187,7 @@ def _manifest(
                 "variant": blueprint.job.variant,
                 "index": blueprint.job.index,
                 "dynamic": blueprint.job.dynamic,
+                "tuning": blueprint.job.tuning,
             },
         },
         verification=(),

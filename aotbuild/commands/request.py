@@ -94,6 +94,7 @@ def make_request(arguments: Arguments) -> BuildRequest:
     for resolution in (*resolutions, *(dynamic or ())):
         _check_resolution(resolution, recipe)
     check_installed()
+    path = Path(arguments.recipe).expanduser()
     return BuildRequest(
         recipe=recipe,
         gpu=arguments.gpu,
@@ -105,6 +106,7 @@ def make_request(arguments: Arguments) -> BuildRequest:
         store=arguments.store.expanduser(),
         verify=not arguments.no_verify,
         tune=arguments.tune,
+        recipe_path=path if path.is_file() else None,
     )
 
 
