@@ -6,7 +6,7 @@ The eager module's tensors themselves are `weights`' concern, the library's bind
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from operator import getitem
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -200,8 +200,8 @@ class _Watched:
     """Tensors as they were judged; compared by C loops, as there are thousands."""
 
     def __init__(self, slots: list[Slot]) -> None:
-        self._tables = [s.table for s in slots]
-        self._keys = [s.key for s in slots]
+        self._places = _grouped(slots)
+        self._found = [list(map(getter, tables)) for getter, tables in self._places]
         self._tensors = [s.value for s in slots]
         self._pointers = list(map(_data_ptr, self._tensors))
         # A square matrix transposed by `p.data = p.data.t()` keeps its address and its use.
@@ -210,16 +210,26 @@ class _Watched:
 
     def matches(self) -> bool:
         try:
-            found = list(map(getitem, self._tables, self._keys))
-            # Lists compare by identity first. Where a tensor is another one, its `==` gives no
-            # plain bool and raises; the addresses decide for tensors of one element.
+            # Lists and tuples compare by identity first. Where a tensor is another one, its `==`
+            # gives no plain bool and raises; the addresses decide for tensors of one element.
             return (
-                found == self._tensors
-                and list(map(_data_ptr, found)) == self._pointers
+                [list(map(getter, tables)) for getter, tables in self._places] == self._found
+                and list(map(_data_ptr, self._tensors)) == self._pointers
                 and list(map(Tensor.is_contiguous, self._matrices)) == self._contiguous
             )
         except Exception:  # whatever `==` of some tensor class raises: it isn't the one judged
             return False
+
+
+def _grouped(slots: list[Slot]) -> list[tuple[itemgetter[Any], list[Any]]]:
+    """One getter for all tables with the same keys: a layer's weight and bias in one look-up."""
+    keys: dict[int, tuple[Any, list[Any]]] = {}
+    for slot in slots:
+        keys.setdefault(id(slot.table), (slot.table, []))[1].append(slot.key)
+    groups: dict[tuple[Any, ...], list[Any]] = {}
+    for table, names in keys.values():
+        groups.setdefault(tuple(names), []).append(table)
+    return [(itemgetter(*names), tables) for names, tables in groups.items()]
 
 
 def _watch(slots: Iterable[Slot]) -> _Watched | None:

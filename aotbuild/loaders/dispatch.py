@@ -24,7 +24,7 @@ from aotbuild.loaders.selfcheck import disagreement
 from aotbuild.loaders.signature import (
     Call,
     bind,
-    fingerprint,
+    call_key,
     first_tensor,
     method_of,
     timestep,
@@ -116,7 +116,7 @@ class Dispatcher:
 
     def _lookup(self, call: Call) -> tuple[Artifact, ...] | Miss:
         try:
-            key = fingerprint(call)
+            key = call_key(self._method, call)
             known = self._known.get(key)
         except TypeError as e:
             return Miss("call", f"an argument is {e}, which no artifact takes")

@@ -14,6 +14,9 @@ from torch import Tensor, nn
 
 Call: TypeAlias = dict[str, Any]
 TIMESTEP = "timestep/1"
+ABSENT = object()
+"""Stands for an argument without a default until the call gives it."""
+
 _PLAIN = (bool, int, float, str, type(None))
 _TENSORS = (Tensor, nn.Parameter)
 _GENERATOR = torch.Generator
@@ -28,6 +31,7 @@ class Method:
         positional: names that may be given by position, in order.
         defaults: every parameter's declared default; those without one are absent.
         names: every parameter.
+        empty: every parameter in its order, as its default or as `ABSENT`.
         open_keywords: whether it takes further keywords.
         function: the method itself, without its decorators.
         signature: of the bound method.
@@ -37,6 +41,7 @@ class Method:
     positional: tuple[str, ...]
     defaults: Mapping[str, Any]
     names: frozenset[str]
+    empty: Call
     open_keywords: bool
     function: Callable[..., Any]
     signature: inspect.Signature
@@ -55,6 +60,7 @@ def method_of(cls: type, name: str) -> Method:
         positional=tuple(p.name for p in own if p.kind in by_position),
         defaults={p.name: p.default for p in own if p.default is not kinds.empty},
         names=frozenset(p.name for p in own),
+        empty={p.name: ABSENT if p.default is kinds.empty else p.default for p in own},
         open_keywords=any(p.kind is kinds.VAR_KEYWORD for p in parameters),
         function=function,
         signature=declared.replace(parameters=parameters),
@@ -69,17 +75,17 @@ def bind(method: Method, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Ca
     """
     if len(args) > len(method.positional):
         return None
-    call = dict(method.defaults)
+    call = dict(method.empty)
     given = dict(zip(method.positional, args, strict=False))
     if given.keys() & kwargs.keys():
         return None
     call.update(given)
     call.update(kwargs)
-    if not (method.names <= call.keys()):
-        return None
     if len(call) > len(method.names) and not method.open_keywords:
         return None
     for name, value in call.items():
+        if value is ABSENT:
+            return None
         if type(value) is _GENERATOR and not _reads(method.function, name):
             call[name] = method.defaults.get(name)
     return call
@@ -97,6 +103,25 @@ def normalise(
     if call is None:
         raise TypeError(f"{type(module).__name__}.{name} can't be called like that")
     return call
+
+
+def call_key(method: Method, call: Call) -> Any:
+    """`fingerprint` of a call of `bind`, whose arguments are in the method's order.
+
+    Raises:
+        TypeError: as `fingerprint`.
+    """
+    leaves = [
+        (value.shape, value.dtype, value.device)
+        if (kind := type(value)) is Tensor and value.layout is torch.strided
+        else (kind, value)
+        if kind in _PLAIN
+        else fingerprint(value)
+        for value in call.values()
+    ]
+    if len(call) > len(method.names):
+        leaves.append(tuple(call)[len(method.names) :])
+    return tuple(leaves)
 
 
 def fingerprint(value: Any) -> Any:
@@ -129,6 +154,8 @@ def timestep(value: Any, first: Tensor) -> Tensor | None:
     """
     batch = first.shape[0]
     kind = type(value)
+    if kind is Tensor and value.dtype is torch.float32 and value.shape == (batch,):
+        return value if value.device == first.device else None
     if kind in (int, float):
         return torch.full((batch,), value, dtype=torch.float32, device=first.device)
     if kind not in _TENSORS or value.dim() > 1 or value.dtype is torch.bool or value.is_complex():
