@@ -7,13 +7,14 @@ import json
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any
 
 from aotbuild.errors import RecipeError
+from aotbuild.reading import one_of, read
 
 FORMAT = 1
 DTYPES = {"fp32": "float32", "tf32": "float32", "bf16": "bfloat16", "fp16": "float16"}
@@ -101,28 +102,28 @@ class ComponentRecipe:
 
     def __post_init__(self) -> None:
         for method in self.methods:
-            _one_of("methods", method, METHODS)
+            one_of("methods", method, METHODS)
         if not self.methods or len(set(self.methods)) != len(self.methods):
             raise ValueError("methods: name each method once, and at least one")
         if "forward" in self.methods and len(self.methods) > 1:
             raise ValueError("methods: a component is called by forward, or by decode and encode")
-        _one_of("memory_format", self.memory_format, MEMORY_FORMATS)
-        _one_of("attention", self.attention, ATTENTIONS)
-        _one_of("quantization", self.quantization, QUANTIZATIONS)
+        one_of("memory_format", self.memory_format, MEMORY_FORMATS)
+        one_of("attention", self.attention, ATTENTIONS)
+        one_of("quantization", self.quantization, QUANTIZATIONS)
         for rule in self.rules.values():
-            _one_of("rules", rule, ARGUMENT_RULES)
+            one_of("rules", rule, ARGUMENT_RULES)
         if self.fuse_qkv and self.attention == "math":
             raise ValueError(
                 "fuse_qkv needs attention = 'sdpa': diffusers' fused processors call SDPA"
             )
         if self.cpu:
             for name in self.cpu:
-                _one_of("cpu", name, CPU_FIELDS)
+                one_of("cpu", name, CPU_FIELDS)
             self.on("cpu")
 
     def on(self, device: str) -> ComponentRecipe:
         """This component as it is prepared for `device`, "cpu" or "cuda"."""
-        found: ComponentRecipe = _read(
+        found: ComponentRecipe = read(
             ComponentRecipe,
             {**asdict(self), "cpu": {}, **(self.cpu if device == "cpu" else {})},
             "cpu" if device == "cpu" else "",
@@ -164,7 +165,7 @@ class Recipe:
             raise ValueError(f"format {self.format!r} is unknown; this aotbuild reads {FORMAT}")
         if not re.fullmatch(r"[a-z0-9][a-z0-9.-]*", self.name):
             raise ValueError(f"name {self.name!r}: use lower case, digits, dots and dashes")
-        _one_of("dtype", self.dtype, tuple(DTYPES))
+        one_of("dtype", self.dtype, tuple(DTYPES))
         if not self.components:
             raise ValueError("components: name at least one")
 
@@ -185,7 +186,7 @@ class Recipe:
         Raises:
             ValueError: naming the field: unknown, missing, of a wrong type or value.
         """
-        recipe: Recipe = _read(cls, document, "")
+        recipe: Recipe = read(cls, document, "")
         return recipe
 
     def override(
@@ -317,56 +318,3 @@ def load_configs(architecture: str) -> dict[str, dict[str, Any]]:
 
 def _data() -> Traversable:
     return resources.files("aotbuild.recipes")
-
-
-def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        near = difflib.get_close_matches(str(value), allowed, n=1)
-        hint = f" (did you mean {near[0]!r}?)" if near else ""
-        raise ValueError(f"{name}: {value!r} is none of {', '.join(allowed)}{hint}")
-
-
-def _read(cls: Any, document: object, where: str) -> Any:
-    """`document` as the dataclass `cls`, every field checked against its annotation."""
-    if not isinstance(document, Mapping):
-        raise ValueError(f"{where or 'the recipe'}: expected a table, found {document!r}")
-    known = {f.name for f in fields(cls)}
-    for name in document:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise ValueError(f"{_join(where, name)}: unknown field{hint}")
-    hints = get_type_hints(cls)
-    values = {n: _convert(hints[n], v, _join(where, n)) for n, v in document.items()}
-    try:
-        return cls(**values)
-    except TypeError as e:
-        raise ValueError(f"{where or 'the recipe'}: {str(e).split('__init__() ')[-1]}") from e
-    except ValueError as e:
-        raise ValueError(f"{where}: {e}" if where else str(e)) from e
-
-
-def _convert(hint: Any, value: object, where: str) -> Any:
-    if hasattr(hint, "__dataclass_fields__"):
-        return _read(hint, value, where)
-    origin = getattr(hint, "__origin__", None)
-    if origin is dict:
-        if not isinstance(value, Mapping):
-            raise ValueError(f"{where}: expected a table, found {value!r}")
-        inner = get_args(hint)[1]
-        return {str(k): _convert(inner, v, _join(where, str(k))) for k, v in value.items()}
-    if origin is tuple:
-        if not isinstance(value, (list, tuple)):
-            raise ValueError(f"{where}: expected a list, found {value!r}")
-        return tuple(_convert(get_args(hint)[0], v, where) for v in value)
-    allowed = get_args(hint) or (hint,)
-    if float in allowed and type(value) is int and int not in allowed:
-        return float(value)
-    if type(value) not in allowed:
-        names = ", ".join(t.__name__ for t in allowed if t is not type(None))
-        raise ValueError(f"{where}: expected {names}, found {value!r}")
-    return value
-
-
-def _join(where: str, name: str) -> str:
-    return f"{where}.{name}" if where else name

@@ -66,7 +66,7 @@ def make_subject(recipe: Recipe, store: Path, on_event: Callable[[Event], None])
 
 def call_of(entry: Entry) -> dict[str, Any]:
     """A call that the artifact serves, with random tensors of one seed on the CPU."""
-    from aotbuild.build.verify import example_call
+    from aotbuild.build.examples import example_call
 
     values = entry.manifest.checks.get("example_values", {})
     return example_call(entry.manifest.signature, values, {}, device="cpu", seed=SEED)

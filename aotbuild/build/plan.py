@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from aotbuild.build.calls import RecordedCall
 from aotbuild.build.checkpoint import resolve_checkpoint
 from aotbuild.build.compile import options_for
 from aotbuild.build.host import Toolchain, find_toolchain
+from aotbuild.build.job import Blueprint, Job
 from aotbuild.build.prepare import describe
 from aotbuild.build.ranges import Range, find_range, inner_sizes
 from aotbuild.build.rehearse import Rehearsal, rehearse
@@ -20,92 +21,12 @@ from aotbuild.build.request import BuildRequest, Event, Planned
 from aotbuild.build.signatures import planned_signature
 from aotbuild.build.targets import runs_here, target_for
 from aotbuild.build.tuning import read_table, table_path
-from aotbuild.cache.key import RULES_REVISION, Part, key_of, make_parts
+from aotbuild.cache.key import RULES_REVISION, Part, make_parts
 from aotbuild.cache.signature import Signature
 from aotbuild.cache.store import Store
 from aotbuild.errors import TargetError, UsageError
 from aotbuild.recipe import Recipe, load_configs, parse_resolution
 from aotbuild.target import Target
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
-    """One artifact to make, as the worker gets it.
-
-    Attributes:
-        recipe: resolved: its call has the resolution and batch.
-        configs: every component's config, so that the job can be carried out again anywhere.
-        variant: the call variant. unit: the unit. index: which of the unit's recorded calls.
-        dynamic: (smallest, largest) resolution, or None.
-        gpu: the target's architecture, or "cpu" levels by name.
-        tune: measure on the GPU that is here.
-        tuning: measured choices by kernel digest, of the recipe's table; None: there is none.
-    """
-
-    recipe: Recipe
-    configs: dict[str, dict[str, Any]]
-    variant: str
-    unit: str
-    index: int
-    dynamic: tuple[str, str] | None
-    gpu: str
-    tune: bool
-    tuning: dict[str, dict[str, int]] | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """A JSON object with every field."""
-        return {
-            "recipe": self.recipe.to_json(),
-            "configs": self.configs,
-            "variant": self.variant,
-            "unit": self.unit,
-            "index": self.index,
-            "dynamic": self.dynamic,
-            "gpu": self.gpu,
-            "tune": self.tune,
-            "tuning": self.tuning,
-        }
-
-    @classmethod
-    def from_json(cls, d: dict[str, Any]) -> Job:
-        """The inverse of `to_json`."""
-        dynamic = tuple(d["dynamic"]) if d["dynamic"] else None
-        return cls(**{**d, "recipe": Recipe.from_json(d["recipe"]), "dynamic": dynamic})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Blueprint:
-    """Everything that decides one artifact, worked out before anything is compiled.
-
-    Attributes:
-        job: what was asked for.
-        recorded: the call. dynamic: its moving dimensions, or None.
-        signature: the calls the artifact will serve.
-        preparation: what is done to the module before export.
-        options: Inductor's options. target: what it will run on.
-        toolchain: the host compiler. parts: the key's parts.
-    """
-
-    job: Job
-    recorded: RecordedCall
-    dynamic: Range | None
-    signature: Signature
-    preparation: dict[str, Any]
-    options: dict[str, Any]
-    target: Target
-    toolchain: Toolchain
-    parts: tuple[Part, ...]
-
-    @property
-    def key(self) -> str:
-        """64 hex digits over `parts`."""
-        return key_of(self.parts)
-
-    @property
-    def folder(self) -> str:
-        """Where the artifact belongs below a store's root, as its manifest will say."""
-        slug = f"{self.signature.slug}-{self.key[:12]}"
-        return f"artifacts/{self.job.unit}/{self.target.slug}/{slug}"
 
 
 def plan(

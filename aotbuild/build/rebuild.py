@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from aotbuild.build.job import Job
 from aotbuild.build.package import differing_sections
-from aotbuild.build.plan import Job, blueprint
+from aotbuild.build.plan import blueprint
 from aotbuild.build.run import run_worker
 from aotbuild.build.targets import runs_here
 from aotbuild.build.verify import verify_in_process

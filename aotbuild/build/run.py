@@ -18,7 +18,8 @@ from typing import Any
 from aotbuild import errors
 from aotbuild.build import tuning
 from aotbuild.build.cuda_host import header_roots, make_cuda_host
-from aotbuild.build.plan import Job, plan
+from aotbuild.build.job import Job
+from aotbuild.build.plan import plan
 from aotbuild.build.request import BuildRequest, Built, Event, Planned
 from aotbuild.build.targets import runs_here, target_for
 from aotbuild.build.tuning import TuningTable, choices_of, read_table, table_path, write_table

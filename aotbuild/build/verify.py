@@ -9,17 +9,15 @@ artifact's precision, or `FLOOR` where that is larger. Leaves storing the record
 
 from __future__ import annotations
 
-import itertools
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from aotbuild.build.examples import Sizes, cases, example_call
 from aotbuild.cache.manifest import Manifest
-from aotbuild.cache.signature import Signature, TensorSpec, parse_extent
 from aotbuild.errors import AotbuildError, BuildError, VerificationError
 
 if TYPE_CHECKING:
@@ -34,8 +32,6 @@ FLOOR = 1e-5
 
 REFERENCE = {"float32": "float64", "bfloat16": "float32", "float16": "float32"}
 """The precision that each precision is measured against."""
-
-Sizes = dict[str, int]
 
 
 def verify_in_process(store: Path, key: str, *, seed: int = 0) -> dict[str, Any]:
@@ -106,64 +102,6 @@ def check_record(record: dict[str, Any], component: str) -> None:
                 f"where eager makes {case['eager_error']:.2e} and at most {case['bound']:.2e} is "
                 "allowed. It wasn't stored; please report it with the command that built it."
             )
-
-
-def cases(signature: Signature) -> Iterator[Sizes]:
-    """A value for each symbol: none for an exact signature, else all corners and one inside."""
-    names = [name for name, _, _ in signature.symbols]
-    ends = [sorted({low, high}) for _, low, high in signature.symbols]
-    for values in itertools.product(*ends):
-        yield dict(zip(names, values, strict=True))
-    if names:
-        inside = [(low * 2 + high) // 3 for _, low, high in signature.symbols]
-        yield dict(zip(names, inside, strict=True))
-
-
-def example_call(
-    signature: Signature, values: dict[str, list[float]], sizes: Sizes, *, device: str, seed: int
-) -> dict[str, Any]:
-    """A call of the signature: name -> argument, as the module's method takes it.
-
-    Args:
-        values: path -> numbers to use in place of random ones, where the rehearsal's matter.
-        sizes: a value for each symbol.
-    """
-    import torch
-
-    leaves: dict[str, Any] = dict(signature.static)
-    generator = torch.Generator().manual_seed(seed + 1)
-    for spec in signature.inputs:
-        leaves[spec.path] = _tensor(spec, values.get(spec.path), sizes, generator).to(device)
-    call: dict[str, Any] = _grow("", leaves)
-    return call
-
-
-def _tensor(
-    spec: TensorSpec, values: list[float] | None, sizes: Sizes, generator: torch.Generator
-) -> torch.Tensor:
-    import torch
-
-    dtype = getattr(torch, spec.dtype)
-    pairs = (parse_extent(e) for e in spec.shape)
-    shape = [factor * sizes[symbol] if symbol else factor for factor, symbol in pairs]
-    if values is not None:
-        return torch.tensor(values, dtype=torch.float64).reshape(shape).to(dtype)
-    if not dtype.is_floating_point:
-        return torch.ones(shape, dtype=dtype)
-    return torch.randn(shape, generator=generator, dtype=torch.float32).to(dtype)
-
-
-def _grow(path: str, leaves: dict[str, Any]) -> Any:
-    """The tree whose containers' markers and leaves stand at `leaves`."""
-    here = leaves[path]
-    if not isinstance(here, dict):
-        return here
-    ((kind, content),) = here.items()
-    names = content if kind == "dict" else [str(i) for i in range(content)]
-    children = {n: _grow(f"{path}.{n}" if path else n, leaves) for n in names}
-    if kind == "dict":
-        return children
-    return tuple(children.values()) if kind == "tuple" else list(children.values())
 
 
 def _call_dtype(manifest: Manifest) -> str:

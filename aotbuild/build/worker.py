@@ -20,8 +20,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from aotbuild.build.job import Blueprint, Job
 from aotbuild.build.package import Package
-from aotbuild.build.plan import Blueprint, Job
 from aotbuild.cache.manifest import FORMAT, Constant, Manifest
 from aotbuild.cache.signature import Signature
 from aotbuild.errors import AotbuildError, BuildError

@@ -11,6 +11,7 @@ import pytest
 
 from aotbuild.build.plan import plan
 from aotbuild.build.request import BuildRequest
+from aotbuild.build.tuning import TuningTable, write_table
 from aotbuild.errors import TargetError
 from aotbuild.recipe import ComponentRecipe, Recipe, load_recipe
 
@@ -106,3 +107,21 @@ def test_range_has_one_plan_for_each_unit_and_says_its_steps(tmp_path: Path) -> 
     assert signature.dynamic
     assert {n for n, _, _ in signature.symbols} == {"h", "w"}
     assert planned["unet", "guided"].resolution == "64x64:192x192"
+
+
+def test_tune_is_refused_when_the_gpu_is_not_here(tmp_path: Path) -> None:
+    with pytest.raises(TargetError, match="--tune measures on the GPU"):
+        keys(TINY, tmp_path, tune=True)
+
+
+@pytest.mark.cuda_build
+def test_key_changes_when_a_tuning_table_lies_beside_the_recipe(tmp_path: Path) -> None:
+    recipe = tmp_path / "mine.toml"
+    before = keys(TINY, tmp_path, gpu="a100", recipe_path=recipe)
+    table = TuningTable(
+        format=1, arch="sm_80", gpu="A100", torch="2.14.1", choices={"0": {"XBLOCK": 1}}
+    )
+    write_table(tmp_path / "mine.sm_80.tuning.json", table)
+    after = keys(TINY, tmp_path, gpu="a100", recipe_path=recipe)
+    assert not set(before.values()) & set(after.values())
+    assert keys(TINY, tmp_path, gpu="h100", recipe_path=recipe) != after

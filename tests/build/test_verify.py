@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from aotbuild.build.verify import cases, check_record, example_call, relative_l2
+from aotbuild.build.examples import cases, example_call
+from aotbuild.build.verify import check_record, relative_l2
 from aotbuild.cache.signature import Signature, TensorSpec
 from aotbuild.errors import VerificationError
 

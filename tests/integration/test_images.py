@@ -13,7 +13,8 @@ from tiny import RECIPE, Tiny, fallbacks, hits, image
 
 import aotbuild
 from aotbuild.bench.pipeline import random_pipeline
-from aotbuild.build.verify import EAGER_FACTOR, FLOOR, example_call, relative_l2
+from aotbuild.build.examples import example_call
+from aotbuild.build.verify import EAGER_FACTOR, FLOOR, relative_l2
 
 SCHEDULERS = (
     "PNDMScheduler",
