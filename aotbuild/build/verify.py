@@ -130,19 +130,12 @@ def _answers(
     manifest: Manifest, store: Path, dtype: str, sizes: list[Sizes], seed: int
 ) -> tuple[list[list[torch.Tensor]], list[list[torch.Tensor]]]:
     """(eager's, the artifact's) output tensors for each case, with the same weights."""
-    import aotbuild
+    from aotbuild.loaders.load import load_on_trial
 
     module = _module(manifest, dtype, seed)
     eager = [_run(manifest, module, size, seed) for size in sizes]
     name = manifest.component.partition(".")[0]
-    loaded = aotbuild.load(
-        SimpleNamespace(**{name: module}),
-        store,
-        store=store,
-        components=[manifest.component],
-        fallback="error",
-        self_check=False,
-    )
+    loaded = load_on_trial(SimpleNamespace(**{name: module}), store, manifest.component)
     ours = [_run(manifest, module, size, seed) for size in sizes]
     loaded.restore()
     return eager, ours

@@ -39,6 +39,7 @@ class _Options:
     self_check: bool
     require_verified: bool
     num_runners: int
+    trial: bool = False
 
 
 def load(
@@ -81,13 +82,34 @@ def load(
         raise UsageError(f"fallback={fallback!r}: write 'eager' or 'error'.")
     if num_runners < 1:
         raise UsageError(f"num_runners={num_runners}: at least 1 is needed.")
-    folder = local_source(source, revision)
     options = _Options(
         store=Store(Path(store) if store is not None else probe.default_store()),
         self_check=self_check,
         require_verified=require_verified,
         num_runners=num_runners,
     )
+    return _load(pipeline, local_source(source, revision), components, fallback, options)
+
+
+def load_on_trial(pipeline: object, store: Path, unit: str) -> Loaded:
+    """`load` for verification: one unit or an error, and no record need vouch for this torch yet.
+
+    Raises:
+        NoArtifactError: with every rejection.
+    """
+    options = _Options(
+        store=Store(store), self_check=False, require_verified=False, num_runners=1, trial=True
+    )
+    return _load(pipeline, store, [unit], "error", options)
+
+
+def _load(
+    pipeline: object,
+    folder: Path,
+    components: Sequence[str] | None,
+    fallback: str,
+    options: _Options,
+) -> Loaded:
     entries, rejections = listed(folder)
     names = wanted_units(pipeline, {e.manifest.component for e in entries}, components)
     units: list[Unit] = []
@@ -146,11 +168,13 @@ def _judged(
     for entry in entries:
         records = options.store.verifications(entry)
         here = replace(facts, state=_state_for(entry, facts.state))
-        verdict = match.judge(entry.manifest, here, machine, records=records)
+        verdict = match.judge(entry.manifest, here, machine, records=records, trial=options.trial)
         if isinstance(verdict, Rejected):
             # Versions only word a refusal, and reading them takes as long as binding a UNet.
             here = replace(here, versions=probe.versions())
-            verdict = match.judge(entry.manifest, here, machine, records=records)
+            verdict = match.judge(
+                entry.manifest, here, machine, records=records, trial=options.trial
+            )
         if isinstance(verdict, Rejected):
             rejections.append(rejection(entry, verdict.reasons))
         elif options.require_verified and not match.verified(
