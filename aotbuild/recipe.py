@@ -267,7 +267,11 @@ def load_recipe(name_or_path: str) -> Recipe:
                 f"Unknown recipe {name_or_path!r}. {hint}`aotbuild recipes` lists them all; "
                 "a path to your own TOML file works too."
             )
-    return parse_recipe(file.read_text(encoding="utf-8"), where=name_or_path)
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as e:
+        raise RecipeError(f"Recipe {name_or_path} can't be read as UTF-8 text: {e}.") from e
+    return parse_recipe(text, where=name_or_path)
 
 
 def parse_recipe(text: str, *, where: str) -> Recipe:
@@ -278,8 +282,12 @@ def parse_recipe(text: str, *, where: str) -> Recipe:
     """
     try:
         return Recipe.from_json(tomllib.loads(text))
-    except (tomllib.TOMLDecodeError, ValueError) as e:
-        raise RecipeError(f"Recipe {where}: {e}. docs/recipes.md explains each field.") from e
+    except (ValueError, RecursionError) as e:
+        reason = str(e).rstrip(".") or type(e).__name__
+        stop = "" if reason.endswith("?") else "."
+        raise RecipeError(
+            f"Recipe {where}: {reason}{stop} docs/recipes.md explains each field."
+        ) from e
 
 
 def load_configs(architecture: str) -> dict[str, dict[str, Any]]:

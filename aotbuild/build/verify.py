@@ -75,7 +75,7 @@ def verify(store: Path, key: str, *, seed: int = 0) -> dict[str, Any]:
     sizes = list(cases(manifest.signature))
     with torch.no_grad():
         eager, ours = _answers(manifest, store, dtype, sizes, seed)
-        module = _module(manifest, REFERENCE[dtype], seed)
+        module = _cast(manifest, _module(manifest, seed), REFERENCE[dtype])
         results = [_case(manifest, module, size, seed, eager.pop(0), ours.pop(0)) for size in sizes]
     return {
         "passed": all(r["artifact_error"] <= r["bound"] for r in results),
@@ -110,35 +110,42 @@ def _call_dtype(manifest: Manifest) -> str:
     return max(set(found), key=found.count) if found else manifest.precision
 
 
-def _module(manifest: Manifest, dtype: str, seed: int) -> nn.Module:
-    """The module with weights rounded to the artifact's precision, then held in `dtype`."""
-    import torch
-
+def _module(manifest: Manifest, seed: int) -> nn.Module:
+    """The module with random weights, in the precision that the pipeline is loaded in."""
     from aotbuild.build.modules import build_module, fill_random
 
     config = {"_class_name": manifest.module.class_name, **manifest.module.config}
     module = build_module(config, manifest.precision)
     fill_random(module, seed)
-    if (call_dtype := _call_dtype(manifest)) != manifest.precision:
-        module.to(getattr(torch, call_dtype))
-    if dtype != call_dtype:
-        module.to(getattr(torch, dtype))
     return module.to(manifest.target.device)
+
+
+def _cast(manifest: Manifest, module: nn.Module, dtype: str) -> nn.Module:
+    """`module` in `dtype`, its weights rounded to the precisions that the artifact's have."""
+    import torch
+
+    for name in (_call_dtype(manifest), dtype):
+        if name != manifest.precision:
+            module.to(getattr(torch, name))
+    return module
 
 
 def _answers(
     manifest: Manifest, store: Path, dtype: str, sizes: list[Sizes], seed: int
 ) -> tuple[list[list[torch.Tensor]], list[list[torch.Tensor]]]:
-    """(eager's, the artifact's) output tensors for each case, with the same weights."""
+    """(eager's, the artifact's) output tensors for each case, with the same weights.
+
+    Loaded as the pipeline is loaded, and cast as it casts before it calls.
+    """
     from aotbuild.loaders.load import load_on_trial
 
-    module = _module(manifest, dtype, seed)
-    eager = [_run(manifest, module, size, seed) for size in sizes]
+    module = _module(manifest, seed)
     name = manifest.component.partition(".")[0]
     loaded = load_on_trial(SimpleNamespace(**{name: module}), store, manifest.component)
+    _cast(manifest, module, dtype)
     ours = [_run(manifest, module, size, seed) for size in sizes]
     loaded.restore()
-    return eager, ours
+    return [_run(manifest, module, size, seed) for size in sizes], ours
 
 
 def _run(

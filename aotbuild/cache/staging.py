@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import secrets
 import shutil
 from collections.abc import Iterator
@@ -13,6 +14,9 @@ from pathlib import Path
 from aotbuild.cache import disk, locks
 
 log = logging.getLogger(__name__)
+
+_OURS = re.compile(r"\d+-[0-9a-f]{8}")
+"""How `scratch` names its folders: process and eight random digits."""
 
 
 @contextmanager
@@ -38,6 +42,8 @@ def sweep(staging: Path) -> None:
     """Remove the folders whose owners are dead: those whose locks can be had."""
     for path in disk.children(staging):
         name = path.name.removesuffix(".lock")
+        if not _OURS.fullmatch(name):
+            continue  # a folder that happens to be called so holds other people's files
         try:
             with locks.try_hold(staging / f"{name}.lock") as mine:
                 if mine:

@@ -50,7 +50,7 @@ _OPTIONS = (
         "--resolution", multiple=True, metavar="WxH", help="In pixels; may be given again."
     ),
     click.option(
-        "--batch", multiple=True, type=click.IntRange(min=1), help="Images; may be given again."
+        "--batch", multiple=True, type=click.IntRange(1, 4096), help="Images; may be given again."
     ),
     click.option("--dtype", type=click.Choice(tuple(DTYPES)), help="Precision of the pipeline."),
     click.option("--quant", type=click.Choice(QUANTIZATIONS), help="Weights of the denoiser."),

@@ -5,7 +5,9 @@ What runs is `dispatch`'s concern.
 
 from __future__ import annotations
 
+import os
 import threading
+import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -29,6 +31,13 @@ class Gate:
         self._running = 0
         self._changing = False
         self._waiting = 0
+
+    def after_fork(self) -> bool:
+        """In a forked child: start anew; whether a run or a change was in flight in the parent."""
+        busy = self._running > 0 or self._changing
+        self._condition = threading.Condition()
+        self._running, self._waiting, self._changing = 0, 0, False
+        return busy
 
     def enter(self) -> None:
         """Begin a run; waits while a change is going on or waiting."""
@@ -75,6 +84,9 @@ class Component:
         self._lock = threading.Lock()
         self._snapshot: Snapshot | None = None
         self._seen = 0
+        self.lost = False
+        me = weakref.ref(self)
+        os.register_at_fork(after_in_child=lambda: _after_fork(me()))
 
     def observe(self) -> int:
         """A number that stands for the module's state; another one once the state has changed.
@@ -87,12 +99,27 @@ class Component:
             snapshot, state = Snapshot(self.module), module_state(self.module)
             if state != self.state:
                 self._seen += 1
+            self.weights.epoch += 1  # a layer may be another one that looks the same
             self._snapshot, self.state = snapshot, state
             return self._seen
+
+    def look_again(self) -> None:
+        """Have the next `observe` look closely, whatever the snapshot says."""
+        self._snapshot = None
 
     def settle(self) -> None:
         """Take what the module is now as seen, once the loader itself has set methods on it."""
         self._snapshot = Snapshot(self.module)
+
+
+def _after_fork(component: Component | None) -> None:
+    """The locks of threads that the child doesn't have are nobody's to open.
+
+    Where a run was in flight the library's own lock is among them, so the child stays eager.
+    """
+    if component is not None:
+        component._lock = threading.Lock()
+        component.lost = component.gate.after_fork() or component.lost
 
 
 def state_reason(built: Mapping[str, Any], here: Mapping[str, Any]) -> str | None:

@@ -27,6 +27,7 @@ Source: torch/_inductor/codegen/cpp.py, 2.11 to 2.14; `AOTI_CONST_ALIGNMENT` in 
 
 _SHOWN = 3
 _data_ptr: Callable[[Any], int] = Tensor.data_ptr
+_stride: Callable[[Any], tuple[int, ...]] = Tensor.stride
 _PLAIN_TENSORS = (Tensor, nn.Parameter)
 _CONVOLUTION_RANKS = (4, 5)
 
@@ -60,6 +61,7 @@ class Binding:
         self._device = device
         self._aliases: dict[str, Tensor] = {}
         self._watched: _Watched | None = None
+        self._epoch = -1
         self.unfit: str | None = "not bound yet"
         self.only_cast = False
         asked = sorted(c.name for c in runner.constants)
@@ -70,10 +72,15 @@ class Binding:
 
     def current(self) -> bool:
         """Whether eager's tensors are the very ones that `refit` judged, where they were."""
-        return self._watched is not None and self._watched.matches()
+        return (
+            self._epoch == self._weights.epoch
+            and self._watched is not None
+            and self._watched.matches()
+        )
 
     def refit(self) -> str | None:
         """Judge eager's tensors and bind them; None, or the reason why they don't fit."""
+        self._epoch = self._weights.epoch
         slots: dict[str, Slot | None] = {
             path: self._weights.find(path) for c in self._plan for path in c.sources
         }
@@ -204,9 +211,9 @@ class _Watched:
         self._found = [list(map(getter, tables)) for getter, tables in self._places]
         self._tensors = [s.value for s in slots]
         self._pointers = list(map(_data_ptr, self._tensors))
-        # A square matrix transposed by `p.data = p.data.t()` keeps its address and its use.
-        self._matrices = [t for t in self._tensors if t.dim() == 2 and t.shape[0] == t.shape[1]]
-        self._contiguous = list(map(Tensor.is_contiguous, self._matrices))
+        # `p.data = p.data.transpose(...)` keeps the address, and the shape where extents are equal.
+        self._alike = [t for t in self._tensors if len(set(t.shape)) < t.dim()]
+        self._strides = list(map(_stride, self._alike))
 
     def matches(self) -> bool:
         try:
@@ -215,7 +222,7 @@ class _Watched:
             return (
                 [list(map(getter, tables)) for getter, tables in self._places] == self._found
                 and list(map(_data_ptr, self._tensors)) == self._pointers
-                and list(map(Tensor.is_contiguous, self._matrices)) == self._contiguous
+                and list(map(_stride, self._alike)) == self._strides
             )
         except Exception:  # whatever `==` of some tensor class raises: it isn't the one judged
             return False

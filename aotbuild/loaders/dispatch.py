@@ -20,6 +20,7 @@ from aotbuild.loaders import advice
 from aotbuild.loaders.artifact import Artifact
 from aotbuild.loaders.component import Component
 from aotbuild.loaders.coverage import described, differences
+from aotbuild.loaders.runner import special_mode
 from aotbuild.loaders.selfcheck import disagreement
 from aotbuild.loaders.signature import (
     Call,
@@ -76,7 +77,7 @@ class Dispatcher:
         Raises:
             SignatureMismatch: nothing covers it, and the user asked for an error.
         """
-        if self.released or torch.compiler.is_compiling():
+        if self.released or self._component.lost or torch.compiler.is_compiling():
             return self._eager(*args, **kwargs)
         call = bind(self._method, args, kwargs)
         if call is None:  # eager's own TypeError says best what is wrong
@@ -98,6 +99,8 @@ class Dispatcher:
         kind = self.artifacts[0].device.type
         if torch.is_autocast_enabled(kind):
             return Miss("autocast", f"autocast is on for {kind}; an artifact has its own dtypes")
+        if special := special_mode():
+            return Miss("mode", f"{special}, which compiled code takes no part in")
         if torch.is_grad_enabled() and _any_requires_grad(call):
             return Miss("gradients", "an input requires grad, and compiled code has no backward")
         return None
@@ -170,7 +173,10 @@ class Dispatcher:
                 if binding.current():
                     if binding.unfit is not None:
                         return Miss("weights", f"the weights don't fit: {binding.unfit}")
-                    answer = artifact.run(artifact.inputs(call))
+                    inputs = artifact.inputs(call)
+                    if not all(map(_has_memory, inputs)):
+                        return Miss("call", "an input has no memory of its own")
+                    answer = artifact.run(inputs)
                     self._hit(artifact)
                     return answer
             finally:
@@ -225,6 +231,10 @@ class Dispatcher:
             f"{self.unit} is swapped, and compiled code can't be pickled. Call restore() first, or "
             "save its state_dict()."
         )
+
+
+def _has_memory(tensor: Tensor) -> bool:
+    return bool(tensor.data_ptr()) or not tensor.numel()
 
 
 def _any_requires_grad(value: Any) -> bool:

@@ -57,6 +57,7 @@ class Loaded:
                 "refresh() after restore(): nothing is loaded any more. Call aotbuild.load again."
             )
         for component in self._components():
+            component.look_again()
             component.observe()
             with component.gate.alone():
                 for artifact in self._artifacts(component):

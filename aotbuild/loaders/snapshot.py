@@ -20,7 +20,8 @@ class Snapshot:
     Everything is compared by C loops over flat lists, because a UNet has thousands of submodules
     and is called fifty times an image. Children are compared by identity, which sees any layer
     that was wrapped or replaced; the number of attributes of every submodule sees whatever is
-    newly set on one (a `forward`, FreeU's factors, a cache hook).
+    newly set on one (a `forward`, FreeU's factors, a cache hook). What it doesn't see is a plain
+    attribute of a submodule changed in place, other than those named below: `refresh` looks again.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -37,6 +38,11 @@ class Snapshot:
         self._processor_tables = [vars(p) for p in owners]
         self._processor_lengths = list(map(len, self._processor_tables))
         self._watched, self._values = _watch(module, modules, self._processor_tables)
+        # Patches set `__class__` on blocks, and "seamless" scripts the padding of convolutions.
+        self._blocks = [m for m in modules if not type(m).__module__.startswith("torch.")]
+        self._types = list(map(type, self._blocks))
+        self._convolutions = [vars(m) for m in modules if "padding_mode" in vars(m)]
+        self._paddings = list(map(getitem, self._convolutions, repeat("padding_mode")))
         self._modal = [vars(m) for m in modules if m is module or depends_on_training(m)]
         self._modes = list(map(getitem, self._modal, repeat("training")))
 
@@ -52,6 +58,8 @@ class Snapshot:
                 and any(self._hooks) == self._hooked
                 and list(map(getitem, self._attentions, repeat("processor"))) == self._processors
                 and list(map(len, self._processor_tables)) == self._processor_lengths
+                and list(map(type, self._blocks)) == self._types
+                and list(map(getitem, self._convolutions, repeat("padding_mode"))) == self._paddings
                 and list(map(getitem, self._modal, repeat("training"))) == self._modes
                 and all(map(eq, self._watched, self._values))
             )

@@ -10,6 +10,7 @@ import inspect
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import FunctionType, MethodType
 from typing import Any, TypeAlias
 
 import torch
@@ -89,8 +90,13 @@ def is_hooked(module: nn.Module) -> bool:
     """Whether something else than the class's own code runs when `module` is called."""
     if module._forward_hooks or module._forward_pre_hooks:
         return True
-    found = (vars(module).get(name) for name in _HOOK_ATTRIBUTES)
-    return any(f is not None and not _is_own(f, module) for f in found)
+    table = vars(module)
+    if any(
+        (f := table.get(name)) is not None and not _is_own(f, module) for name in _HOOK_ATTRIBUTES
+    ):
+        return True
+    functions = (n for n, v in table.items() if isinstance(v, (FunctionType, MethodType)))
+    return any(hasattr(type(module), n) and not _is_own(table[n], module) for n in functions)
 
 
 def _is_own(function: object, module: nn.Module) -> bool:
@@ -127,7 +133,14 @@ def _processors(named: list[tuple[str, nn.Module]]) -> str | dict[str, str]:
 def _describe(processor: object) -> str:
     values = _scalars(processor, skip=("training",), private=True)
     inner = ", ".join(f"{k}={v}" for k, v in sorted(values.items()))
-    return type(processor).__name__ + (f"({inner})" if inner else "")
+    return _class_name(processor) + (f"({inner})" if inner else "")
+
+
+def _class_name(value: object) -> str:
+    """The class's name; with its module where that isn't diffusers or torch: a patch's twin."""
+    cls = type(value)
+    own = cls.__module__.partition(".")[0] in ("diffusers", "torch")
+    return cls.__name__ if own else f"{cls.__module__}.{cls.__qualname__}"
 
 
 def _shape_of_tree(named: list[tuple[str, nn.Module]]) -> dict[str, str]:
@@ -135,7 +148,8 @@ def _shape_of_tree(named: list[tuple[str, nn.Module]]) -> dict[str, str]:
     skip = (*FREEU, "fused_projections")
     by_class: dict[str, list[object]] = {}
     for path, module in named:
-        by_class.setdefault(type(module).__name__, []).append([path, _scalars(module, skip=skip)])
+        scalars = _scalars(module, skip=skip)
+        by_class.setdefault(_class_name(module), []).append([path, scalars])
     return {name: digest(entries)[:12] for name, entries in sorted(by_class.items())}
 
 

@@ -59,10 +59,15 @@ class _Fused:
 
 
 class Weights:
-    """The tensors of one component, and what the loader changed about them."""
+    """The tensors of one component, and what the loader changed about them.
+
+    Attributes:
+        epoch: counts the changes of the module's tree, after each of which tensors are found anew.
+    """
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
+        self.epoch = 0
         self._adopted: dict[str, _Adopted] = {}
         self._fused: dict[Path, _Fused] = {}
 
@@ -92,12 +97,19 @@ class Weights:
     def pinned(self, path: str, sources: Path = ()) -> bool:
         """Whether an artifact has `path` laid out in another way than fused as `sources`."""
         adopted = self._adopted.get(path)
+        if adopted is not None and not self._holds(path, adopted.tensor):
+            del self._adopted[path]  # the module has another tensor there now
+            adopted = None
         if adopted is not None and adopted.live and not sources:
             return True
         return any(
             path in key and key != sources and fused.holds(fused.parts)
             for key, fused in self._fused.items()
         )
+
+    def _holds(self, path: str, tensor: Tensor) -> bool:
+        slot = self.find(path)
+        return slot is not None and slot.value is tensor
 
     def lay_out(self, path: str, tensor: Tensor, stride: tuple[int, ...]) -> None:
         """Give `tensor` strides `stride` and an aligned address; eager reads the copy as well."""
