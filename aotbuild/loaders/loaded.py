@@ -151,7 +151,7 @@ def _artifact_json(artifact: Artifact) -> dict[str, Any]:
 def _unit_lines(unit: Unit) -> list[str]:
     derived = unit.component.weights.derived_bytes
     shared = f", {derived / 1e6:.1f} MB laid out anew and shared with eager" if derived else ""
-    lines = [f"{unit.name}: swapped{shared}"]
+    lines = [f"{unit.name}: {'restored' if unit.dispatcher.released else 'swapped'}{shared}"]
     for artifact in unit.dispatcher.artifacts:
         kind = "dynamic" if artifact.manifest.signature.dynamic else "exact"
         seconds = artifact.load_s + artifact.bind_s
