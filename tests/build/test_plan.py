@@ -13,7 +13,7 @@ from aotbuild.build.plan import plan
 from aotbuild.build.request import BuildRequest
 from aotbuild.build.tuning import TuningTable, write_table
 from aotbuild.errors import TargetError
-from aotbuild.recipe import ComponentRecipe, Recipe, load_recipe
+from aotbuild.recipe import ComponentRecipe, Recipe, TensorRecipe, load_recipe
 
 TINY = load_recipe("tiny")
 
@@ -36,7 +36,22 @@ def with_unet(**changes: Any) -> Recipe:
     return replace(TINY, components={**TINY.components, "unet": unet})
 
 
+def with_call(**changes: Any) -> Recipe:
+    return replace(TINY, call=replace(TINY.call, **changes))
+
+
+def longer_prompts() -> dict[str, TensorRecipe]:
+    return {
+        name: replace(t, shape=tuple(154 if e == 77 else e for e in t.shape))
+        for name, t in TINY.call.tensors.items()
+    }
+
+
 CHANGES = {
+    "cpu": with_unet(cpu={"memory_format": "contiguous"}),
+    "tensors": with_call(tensors=longer_prompts()),
+    "arguments": with_call(arguments={"guidance_scale": 1.0}),
+    "variants": with_call(variants={"guided": {"guidance_scale": 1.0}}),
     "memory_format": with_unet(memory_format="contiguous"),
     "fuse_qkv": with_unet(fuse_qkv=False),
     "attention": with_unet(fuse_qkv=False, attention="math"),
