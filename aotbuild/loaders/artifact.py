@@ -54,9 +54,10 @@ class Artifact:
         self._component = component
         self._runner = runner
         self._state: tuple[int, str | None] = (-1, None)
+        self._on_backend = "backend" in manifest.state
         signature = manifest.signature
         self.ruled = frozenset(s.path for s in signature.inputs if s.rule is not None)
-        self._inputs = [(_steps(s.path), s) for s in signature.inputs]
+        self._inputs = [(_steps(s.path), s.stride) for s in signature.inputs]
         self._returns = dict(signature.returns)
         self._outputs = {s.path: i for i, s in enumerate(signature.outputs)}
         self._check_form()
@@ -72,14 +73,29 @@ class Artifact:
     def state_reason(self, seen: int) -> str | None:
         """Why the component's state, known by the number `seen`, isn't the one it was built for."""
         number, reason = self._state
-        if number != seen or "backend" in self.manifest.state:
+        if number != seen or self._on_backend:
             reason = state_reason(self.manifest.state, self._component.state)
             self._state = (seen, reason)
         return reason
 
-    def inputs(self, call: Call) -> list[Tensor]:
-        """The call's tensors in the package's order, laid out as the code reads them."""
-        return [_ready(_pick(call, steps), spec) for steps, spec in self._inputs]
+    def inputs(self, call: Call) -> list[Tensor] | None:
+        """The call's tensors in the package's order, laid out as the code reads them.
+
+        None where one of them has no memory of its own.
+        """
+        ready: list[Tensor] = []
+        for steps, stride in self._inputs:
+            tensor: Any = call
+            for step in steps:
+                tensor = tensor[step]
+            tensor = _laid_out(tensor, stride)
+            pointer = tensor.data_ptr()
+            if pointer % _INPUT_ALIGNMENT_BYTES:
+                tensor = tensor.detach().clone()
+            elif not pointer and tensor.numel():
+                return None
+            ready.append(tensor)
+        return ready
 
     def run(self, inputs: list[Tensor]) -> Any:
         """The answer to a call whose tensors are `inputs`, in the form eager gives it.
@@ -126,24 +142,16 @@ def _steps(path: str) -> tuple[str | int, ...]:
     return tuple(int(s) if s.isdigit() else s for s in path.split("."))
 
 
-def _pick(call: Any, steps: tuple[str | int, ...]) -> Any:
-    for step in steps:
-        call = call[step]
-    return call
-
-
-def _ready(tensor: Tensor, spec: TensorSpec) -> Tensor:
-    """`tensor` with the strides of `spec`, at an aligned address; itself where it is so already."""
-    stride = spec.stride
+def _laid_out(tensor: Tensor, stride: tuple[int, ...] | None) -> Tensor:
+    """`tensor` with strides `stride`, or contiguous for None; itself where it is so already."""
     if tensor.is_neg():
         tensor = tensor.resolve_neg()
     if stride is None:
-        tensor = tensor.contiguous()
-    elif tensor.stride() != stride and any(
-        n > 1 and a != b for n, a, b in zip(tensor.shape, tensor.stride(), stride, strict=True)
+        return tensor.contiguous()
+    found = tensor.stride()
+    if found == stride or not any(
+        n > 1 and a != b for n, a, b in zip(tensor.shape, found, stride, strict=True)
     ):
-        made = torch.empty_strided(tensor.shape, stride, dtype=tensor.dtype, device=tensor.device)
-        tensor = made.copy_(tensor.detach())
-    if tensor.data_ptr() % _INPUT_ALIGNMENT_BYTES:
-        tensor = tensor.detach().clone()
-    return tensor
+        return tensor
+    made = torch.empty_strided(tensor.shape, stride, dtype=tensor.dtype, device=tensor.device)
+    return made.copy_(tensor.detach())

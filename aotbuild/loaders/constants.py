@@ -6,7 +6,6 @@ The eager module's tensors themselves are `weights`' concern, the library's bind
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from operator import itemgetter
 from typing import Any
 
 import torch
@@ -15,6 +14,7 @@ from torch import Tensor, nn
 from aotbuild.cache.manifest import Constant
 from aotbuild.errors import IntegrityError
 from aotbuild.loaders.runner import Runner
+from aotbuild.loaders.watch import Watch, watch
 from aotbuild.loaders.weights import Slot, Weights
 
 ALIGNMENT_BYTES = 64
@@ -26,8 +26,6 @@ Source: torch/_inductor/codegen/cpp.py, 2.11 to 2.14; `AOTI_CONST_ALIGNMENT` in 
 """
 
 _SHOWN = 3
-_data_ptr: Callable[[Any], int] = Tensor.data_ptr
-_stride: Callable[[Any], tuple[int, ...]] = Tensor.stride
 _PLAIN_TENSORS = (Tensor, nn.Parameter)
 _CONVOLUTION_RANKS = (4, 5)
 
@@ -60,7 +58,7 @@ class Binding:
         self._runner = runner
         self._device = device
         self._aliases: dict[str, Tensor] = {}
-        self._watched: _Watched | None = None
+        self._watched: Watch | None = None
         self._epoch = -1
         self.unfit: str | None = "not bound yet"
         self.only_cast = False
@@ -95,7 +93,7 @@ class Binding:
                 self._runner.bind(self._aliases)
             except RuntimeError as e:
                 self.unfit = f"its weights can't be laid out: {e}"
-        self._watched = _watch(s for s in slots.values() if s is not None)
+        self._watched = watch(s for s in slots.values() if s is not None)
         return self.unfit
 
     def release(self) -> None:
@@ -201,49 +199,6 @@ class Binding:
         )
         values = torch.tensor(constant.value, dtype=dtype, device=self._device)
         return made.copy_(values.reshape(constant.shape))
-
-
-class _Watched:
-    """Tensors as they were judged; compared by C loops, as there are thousands."""
-
-    def __init__(self, slots: list[Slot]) -> None:
-        self._places = _grouped(slots)
-        self._found = [list(map(getter, tables)) for getter, tables in self._places]
-        self._tensors = [s.value for s in slots]
-        self._pointers = list(map(_data_ptr, self._tensors))
-        # `p.data = p.data.transpose(...)` keeps the address, and the shape where extents are equal.
-        self._alike = [t for t in self._tensors if len(set(t.shape)) < t.dim()]
-        self._strides = list(map(_stride, self._alike))
-
-    def matches(self) -> bool:
-        try:
-            # Lists and tuples compare by identity first. Where a tensor is another one, its `==`
-            # gives no plain bool and raises; the addresses decide for tensors of one element.
-            return (
-                [list(map(getter, tables)) for getter, tables in self._places] == self._found
-                and list(map(_data_ptr, self._tensors)) == self._pointers
-                and list(map(_stride, self._alike)) == self._strides
-            )
-        except Exception:  # whatever `==` of some tensor class raises: it isn't the one judged
-            return False
-
-
-def _grouped(slots: list[Slot]) -> list[tuple[itemgetter[Any], list[Any]]]:
-    """One getter for all tables with the same keys: a layer's weight and bias in one look-up."""
-    keys: dict[int, tuple[Any, list[Any]]] = {}
-    for slot in slots:
-        keys.setdefault(id(slot.table), (slot.table, []))[1].append(slot.key)
-    groups: dict[tuple[Any, ...], list[Any]] = {}
-    for table, names in keys.values():
-        groups.setdefault(tuple(names), []).append(table)
-    return [(itemgetter(*names), tables) for names, tables in groups.items()]
-
-
-def _watch(slots: Iterable[Slot]) -> _Watched | None:
-    try:
-        return _Watched(list(slots))
-    except (RuntimeError, TypeError, AttributeError):
-        return None
 
 
 def _same_strides(shape: tuple[int, ...], left: tuple[int, ...], right: tuple[int, ...]) -> bool:

@@ -174,7 +174,7 @@ class Dispatcher:
                     if binding.unfit is not None:
                         return Miss("weights", f"the weights don't fit: {binding.unfit}")
                     inputs = artifact.inputs(call)
-                    if not all(map(_has_memory, inputs)):
+                    if inputs is None:
                         return Miss("call", "an input has no memory of its own")
                     answer = artifact.run(inputs)
                     self._hit(artifact)
@@ -231,10 +231,6 @@ class Dispatcher:
             f"{self.unit} is swapped, and compiled code can't be pickled. Call restore() first, or "
             "save its state_dict()."
         )
-
-
-def _has_memory(tensor: Tensor) -> bool:
-    return bool(tensor.data_ptr()) or not tensor.numel()
 
 
 def _any_requires_grad(value: Any) -> bool:

@@ -20,6 +20,7 @@ ABSENT = object()
 _PLAIN = (bool, int, float, str, type(None))
 _TENSORS = (Tensor, nn.Parameter)
 _GENERATOR = torch.Generator
+_strided = torch.strided
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,8 +113,10 @@ def call_key(method: Method, call: Call) -> Any:
         TypeError: as `fingerprint`.
     """
     leaves = [
-        (value.shape, value.dtype, value.device)
-        if (kind := type(value)) is Tensor and value.layout is torch.strided
+        None
+        if value is None
+        else (value.shape, value.dtype, value.device)
+        if (kind := type(value)) is Tensor and value.layout is _strided
         else (kind, value)
         if kind in _PLAIN
         else fingerprint(value)
@@ -132,7 +135,7 @@ def fingerprint(value: Any) -> Any:
     """
     kind = type(value)
     if kind in _TENSORS:
-        if value.layout is not torch.strided:
+        if value.layout is not _strided:
             raise TypeError(f"a {value.layout} tensor")
         return value.shape, value.dtype, value.device
     if kind in _PLAIN:

@@ -5,8 +5,8 @@ What a difference means is `state`'s to say.
 
 from __future__ import annotations
 
-from itertools import chain, repeat
-from operator import eq, getitem
+from itertools import repeat
+from operator import getitem
 from typing import Any
 
 from torch import nn
@@ -27,7 +27,7 @@ class Snapshot:
     def __init__(self, module: nn.Module) -> None:
         modules = list(module.modules())
         self._child_tables = [m._modules for m in modules if m._modules]
-        self._children = self._all_children()
+        self._children = [dict(table) for table in self._child_tables]
         self._tables = [vars(m) for m in modules]
         self._lengths = list(map(len, self._tables))
         self._hooks = [m._forward_hooks for m in modules] + [m._forward_pre_hooks for m in modules]
@@ -46,14 +46,11 @@ class Snapshot:
         self._modal = [vars(m) for m in modules if m is module or depends_on_training(m)]
         self._modes = list(map(getitem, self._modal, repeat("training")))
 
-    def _all_children(self) -> list[nn.Module | None]:
-        return list(chain.from_iterable(map(dict.values, self._child_tables)))
-
     def matches(self) -> bool:
         """Whether nothing that was recorded has changed."""
         try:
             return (
-                self._all_children() == self._children
+                self._child_tables == self._children
                 and list(map(len, self._tables)) == self._lengths
                 and any(self._hooks) == self._hooked
                 and list(map(getitem, self._attentions, repeat("processor"))) == self._processors
@@ -61,7 +58,7 @@ class Snapshot:
                 and list(map(type, self._blocks)) == self._types
                 and list(map(getitem, self._convolutions, repeat("padding_mode"))) == self._paddings
                 and list(map(getitem, self._modal, repeat("training"))) == self._modes
-                and all(map(eq, self._watched, self._values))
+                and self._watched == self._values
             )
         except (KeyError, RuntimeError, TypeError, ValueError):
             # An attribute that is gone, or one whose comparison isn't a plain bool: a change.

@@ -6,7 +6,7 @@ component share, so that nothing is converted or fused twice.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,10 +18,14 @@ Path = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """Where a tensor is held: a table of parameters, buffers or attributes, and its key."""
+    """Where a tensor is held: a table of parameters, buffers or attributes, and its key.
+
+    `in_module` says that the table is a module's own, of parameters or of buffers.
+    """
 
     table: Any
     key: Any
+    in_module: bool = False
 
     @property
     def value(self) -> Any:
@@ -87,8 +91,10 @@ class Weights:
             if owner is None:
                 return None
         if isinstance(owner, nn.Module):
-            tables: Iterator[Any] = iter((owner._parameters, owner._buffers, vars(owner)))
-            return next((Slot(t, last) for t in tables if t.get(last) is not None), None)
+            own: tuple[Any, ...] = (owner._parameters, owner._buffers)
+            found = (Slot(t, last, in_module=True) for t in own if t.get(last) is not None)
+            attribute = vars(owner).get(last)
+            return next(found, None if attribute is None else Slot(vars(owner), last))
         if isinstance(owner, (list, tuple)):
             return Slot(owner, int(last)) if last.isdigit() and int(last) < len(owner) else None
         table = owner if isinstance(owner, dict) else getattr(owner, "__dict__", {})
