@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from artifacts import CPU, GPU
 
 from aotbuild.target import (
     Accepted,
@@ -15,27 +16,6 @@ from aotbuild.target import (
     version_tuple,
 )
 
-CPU = Target(
-    device="cpu",
-    arch="x86-64-v3",
-    system="linux",
-    processor="x86_64",
-    torch="2.13.0+cpu",
-    glibc="2.28",
-    glibcxx="3.4.22",
-)
-GPU = Target(
-    device="cuda",
-    arch="sm_80",
-    system="linux",
-    processor="x86_64",
-    torch="2.13.0+cu130",
-    cuda="13.0",
-    triton="3.6.0",
-    glibc="2.28",
-    glibcxx="3.4.22",
-    shared_memory_bytes=65536,
-)
 A100 = replace(GPU, glibc="2.36", glibcxx="3.4.30", shared_memory_bytes=166912)
 LAPTOP = replace(CPU, arch="x86-64-v4", glibc="2.36", glibcxx="3.4.30")
 SMALL_GPU = 101376

@@ -10,10 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
-# Test modules are imported by path here, so what they share has to be findable.
-sys.path.insert(0, str(Path(__file__).parent))
-
 from artifacts import stage
 
 from aotbuild.cache.artifact import Entry
