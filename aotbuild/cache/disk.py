@@ -9,7 +9,7 @@ import errno
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from aotbuild.errors import StoreError
@@ -113,11 +113,3 @@ def _size(path: Path) -> int:
         return path.lstat().st_size
     except OSError:
         return 0
-
-
-def remove_empty(folder: Path) -> None:
-    """The folders below `folder` that hold nothing, gone."""
-    for parent, _, _ in os.walk(folder, topdown=False):
-        if Path(parent) != folder:
-            with suppress(OSError):
-                Path(parent).rmdir()

@@ -59,8 +59,8 @@ def choose(
     going: dict[Path, Removal] = {}
     if broken:
         going |= {i.path: i for i in broken_items(artifacts, libraries)}
-    if key:
-        named = (i for i in artifacts if i.key is not None and i.key.startswith(key))
+    if key and (key := key.strip().lower()):
+        named = named_items(artifacts, key)
         going |= {i.path: replace(i, reason=f"its key begins with {key}") for i in named}
     if older_than_s is not None:
         going |= {i.path: i for i in older_items(artifacts, older_than_s, now_s)}
@@ -74,7 +74,8 @@ def choose(
 def remove(chosen: Iterable[Removal], trash: Path, artifacts: Path) -> Pruned:
     """Move each into `trash`, which the caller empties, and tidy the folders of `artifacts`.
 
-    Moving is one step, so nobody ever lists a half removed artifact.
+    Moving is one step, so nobody ever lists a half removed artifact. Of the folders above, those go
+    that are empty by that: <component>/<arch> and <component>.
     """
     removed: list[Removal] = []
     failed: list[tuple[Removal, str]] = []
@@ -85,8 +86,17 @@ def remove(chosen: Iterable[Removal], trash: Path, artifacts: Path) -> Pruned:
             removed.append(item)
         except OSError as e:
             failed.append((item, e.strerror or str(e)))
-    disk.remove_empty(artifacts)
+    for item in removed:
+        _remove_empty(item.path.parent, artifacts)
     return Pruned(tuple(removed), tuple(failed))
+
+
+def _remove_empty(folder: Path, below: Path) -> None:
+    """`folder` and those above it, as long as they are empty and lie below `below`."""
+    with suppress(OSError):
+        while below in folder.parents:
+            folder.rmdir()
+            folder = folder.parent
 
 
 def artifact_items(entries: Iterable[Entry | Broken]) -> Iterator[Removal]:
@@ -110,6 +120,15 @@ def library_items(folder: Path) -> Iterator[Removal]:
         name = path.name.removesuffix(".so")
         size, made_s = disk.size_of(path), _made_s(path)
         yield Removal(path=path, key=None, bytes=size, made_s=made_s, library=name)
+
+
+def named_items(artifacts: Iterable[Removal], key: str) -> Iterator[Removal]:
+    """Those whose keys begin with `key`; of broken ones the folder's name has the first digits."""
+    for item in artifacts:
+        digits = re.search(r"-([0-9a-f]{12})$", item.path.name)
+        known = item.key or (digits[1] if digits else "")
+        if known and known.startswith(key if item.key else key[:12]):
+            yield item
 
 
 def broken_items(artifacts: Iterable[Removal], libraries: Iterable[Removal]) -> Iterator[Removal]:

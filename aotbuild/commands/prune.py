@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -35,14 +36,15 @@ def prune(
     as_json: bool,
 ) -> None:
     """Remove artifacts: those whose keys begin with KEY, broken ones, old ones, or the excess."""
-    if key is None and not broken and older_than is None and max_size is None:
+    key = (key or "").strip().lower()
+    if not key and not broken and older_than is None and max_size is None:
         raise UsageError(
             "Nothing said to remove: give the beginning of a key, --broken, --older-than DAYS or "
             "--max-size SIZE; --dry-run shows what would go."
         )
     pruned = Store(store).prune(
         broken=broken,
-        key=key,
+        key=key or None,
         older_than_s=None if older_than is None else older_than * 86400,
         max_bytes=None if max_size is None else parse_size(max_size),
         now_s=time.time(),
@@ -60,7 +62,7 @@ def parse_size(text: str) -> int:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(kB|MB|GB|TB|)", text)
     if match is None:
         raise UsageError(f"--max-size {text}: write a size like 500MB or 5GB.")
-    return int(float(match[1]) * _UNITS[match[2]])
+    return int(Decimal(match[1]) * _UNITS[match[2]])
 
 
 def _print(pruned: Pruned, dry_run: bool, as_json: bool) -> None:
@@ -75,14 +77,20 @@ def _print(pruned: Pruned, dry_run: bool, as_json: bool) -> None:
     else:
         for removal in pruned.removed:
             click.echo(f"{human_bytes(removal.bytes):>9}  {removal.path}  {removal.reason}")
-        total = human_bytes(sum(r.bytes for r in pruned.removed))
-        click.echo(f"{'would free' if dry_run else 'freed'} {total}")
+        click.echo(_total(pruned, dry_run))
     if pruned.failed:
         removal, why = pruned.failed[0]
         raise StoreError(
             f"{len(pruned.failed)} of {len(pruned.failed) + len(pruned.removed)} couldn't be "
             f"removed, {removal.path} among them: {why}."
         )
+
+
+def _total(pruned: Pruned, dry_run: bool) -> str:
+    if not pruned.removed and not pruned.failed:
+        return "Nothing to remove."
+    total = human_bytes(sum(r.bytes for r in pruned.removed))
+    return f"{'would free' if dry_run else 'freed'} {total}"
 
 
 def _to_json(removal: Removal) -> dict[str, Any]:
