@@ -15,7 +15,7 @@ from elftools.elf.dynamic import DynamicSection
 from elftools.elf.elffile import ELFFile
 from elftools.elf.gnuversions import GNUVerNeedSection
 
-from aotbuild.cache.manifest import FileRecord
+from aotbuild.cache.files import FileRecord
 from aotbuild.errors import BuildError
 from aotbuild.target import version_tuple
 

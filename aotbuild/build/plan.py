@@ -215,6 +215,7 @@ def _parts(
             },
             "versions": versions,
             "toolchain": toolchain.to_json(),
+            "weights": None,
         }
     )
 

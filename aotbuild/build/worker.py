@@ -172,6 +172,7 @@ def _manifest(
         recipe=recipe.to_json(),
         package=packed.package,
         library=packed.library_record,
+        packed=None,
         checks={
             **checks,
             "needed": list(packed.library.needed),

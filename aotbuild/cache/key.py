@@ -22,8 +22,10 @@ PART_NAMES = (
     "target",
     "versions",
     "toolchain",
+    "weights",
 )
-"""Fixed order. `rules` is the revision of our own lowering and repacking."""
+"""Fixed order. `rules` is the revision of our own lowering and repacking; `weights` is null unless
+the artifact carries constants."""
 
 ABSENT = "(absent)"
 """What a difference shows where one side has no such entry."""

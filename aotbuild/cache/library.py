@@ -13,7 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
-from aotbuild.cache.manifest import FileRecord, Manifest
+from aotbuild.cache.files import FileRecord
+from aotbuild.cache.manifest import Manifest
 from aotbuild.errors import IntegrityError
 
 BROKEN = "`aotbuild prune --broken` removes what can't be used; then build or pull it again"

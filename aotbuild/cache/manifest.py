@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass, fields
 from typing import Any
 
+from aotbuild.cache.files import FileRecord, Packed, weights_part
 from aotbuild.cache.key import Part, key_of
 from aotbuild.cache.signature import Signature
 from aotbuild.canonical import canonical_bytes, checked_fields, digest
@@ -80,21 +81,6 @@ class Constant:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FileRecord:
-    """A file of the artifact, or the library inside the package: name, hex sha256, size."""
-
-    name: str
-    sha256: str
-    bytes: int
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.sha256, str) or not re.fullmatch(r"[0-9a-f]{64}", self.sha256):
-            raise ValueError(f"{self.name}: sha256 {self.sha256!r} isn't 64 hex digits")
-        if type(self.bytes) is not int or self.bytes < 0:
-            raise ValueError(f"{self.name}: {self.bytes!r} isn't a size in bytes")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
     """One artifact.
 
@@ -115,6 +101,7 @@ class Manifest:
         recipe: the resolved recipe, as JSON.
         package: `package.pt2`.
         library: the `.so` inside the package.
+        packed: the constants that lie beside the package; None: the artifact is weightless.
         checks: what the build itself checked: kernels, registers, attention kinds, symbols.
         provenance: versions, base checkpoint and revision, whether it was built across.
         verification: records made by the build; empty where the build machine can't run the target.
@@ -135,6 +122,7 @@ class Manifest:
     recipe: dict[str, Any]
     package: FileRecord
     library: FileRecord
+    packed: Packed | None
     checks: dict[str, Any]
     provenance: dict[str, Any]
     verification: tuple[dict[str, Any], ...]
@@ -144,6 +132,9 @@ class Manifest:
             raise ValueError(f"format {self.format!r} is unknown; this aotbuild reads {FORMAT}")
         if self.key != key_of(self.parts):
             raise ValueError("key isn't the digest of its parts")
+        weights = weights_part(None if self.packed is None else self.packed.digest)
+        if next((p.value for p in self.parts if p.name == "weights"), None) != weights:
+            raise ValueError("the key's part 'weights' isn't what packed says")
         if self.scope not in ("full", "regional"):
             raise ValueError(f"scope {self.scope!r} is neither full nor regional")
         for name in ("state", "recipe", "checks", "provenance"):
@@ -178,8 +169,9 @@ class Manifest:
             "constants": [c.to_json() for c in self.constants],
             "target": self.target.to_json(),
             "recipe": self.recipe,
-            "package": _plain(self.package),
-            "library": _plain(self.library),
+            "package": self.package.to_json(),
+            "library": self.library.to_json(),
+            "packed": None if self.packed is None else self.packed.to_json(),
             "checks": self.checks,
             "provenance": self.provenance,
             "verification": list(self.verification),
@@ -206,8 +198,9 @@ class Manifest:
                     "signature": Signature.from_json(d["signature"]),
                     "constants": tuple(Constant.from_json(c) for c in d["constants"]),
                     "target": Target.from_json(d["target"]),
-                    "package": FileRecord(**checked_fields(FileRecord, d["package"], "package")),
-                    "library": FileRecord(**checked_fields(FileRecord, d["library"], "library")),
+                    "package": FileRecord.from_json(d["package"], "package"),
+                    "library": FileRecord.from_json(d["library"], "library"),
+                    "packed": None if d["packed"] is None else Packed.from_json(d["packed"]),
                     "verification": tuple(d["verification"]),
                 }
             )
@@ -242,7 +235,7 @@ class Manifest:
         return manifest
 
 
-def _plain(record: ModuleIdentity | Constant | FileRecord) -> dict[str, Any]:
+def _plain(record: ModuleIdentity | Constant) -> dict[str, Any]:
     """Its fields as they are; `asdict` copies what lies below, which costs a load milliseconds."""
     return {f.name: getattr(record, f.name) for f in fields(record)}
 

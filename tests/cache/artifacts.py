@@ -9,8 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from aotbuild.cache.files import FileRecord, Packed, weights_part
 from aotbuild.cache.key import PART_NAMES, key_of, make_parts
-from aotbuild.cache.manifest import Constant, FileRecord, Manifest, ModuleIdentity
+from aotbuild.cache.manifest import Constant, Manifest, ModuleIdentity
 from aotbuild.cache.signature import Signature, TensorSpec
 from aotbuild.canonical import digest
 from aotbuild.target import Target
@@ -96,7 +97,9 @@ def make_manifest(
     *, package: bytes = b"", library: bytes = LIBRARY, salt: str = "", **changes: Any
 ) -> Manifest:
     values = {name: {"of": name} for name in PART_NAMES} | {"versions": {"diffusers": "0.42.1"}}
-    parts = make_parts(values | {"options": {"salt": salt}})
+    packed: Packed | None = changes.get("packed")
+    weights = {"weights": weights_part(packed and packed.digest)}
+    parts = make_parts(values | {"options": {"salt": salt}} | weights)
     fields: dict[str, Any] = {
         "format": 1,
         "key": key_of(parts),
@@ -131,6 +134,7 @@ def make_manifest(
         "recipe": {"name": "tiny"},
         "package": FileRecord(name="package.pt2", sha256=sha256(package), bytes=len(package)),
         "library": FileRecord(name=f"{STEM}.so", sha256=sha256(library), bytes=len(library)),
+        "packed": None,
         "checks": {"glibc": "2.28"},
         "provenance": {"across": False},
         "verification": (),

@@ -15,7 +15,8 @@ import pytest
 from artifacts import LIBRARY, STEM, make_manifest, members, sha256, write_zip
 
 from aotbuild.cache import library
-from aotbuild.cache.manifest import FileRecord, Manifest
+from aotbuild.cache.files import FileRecord
+from aotbuild.cache.manifest import Manifest
 from aotbuild.errors import IntegrityError
 
 

@@ -10,7 +10,8 @@ import pytest
 from artifacts import GPU, dynamic_signature, identity, make_manifest
 from jsonschema import Draft202012Validator
 
-from aotbuild.cache.manifest import FileRecord, Manifest
+from aotbuild.cache.files import FileRecord, Packed
+from aotbuild.cache.manifest import Manifest
 from aotbuild.canonical import canonical_bytes, digest
 from aotbuild.errors import ManifestError
 
@@ -20,12 +21,24 @@ SCHEMA = json.loads(
 )
 
 
+PACKED = Packed(
+    file=FileRecord(name="constants.safetensors", sha256="1" * 64, bytes=4096),
+    checkpoint="org/model",
+    revision="c" * 40,
+    digest="2" * 64,
+)
+
+
 def manifests() -> dict[str, Manifest]:
     return {
         "exact": make_manifest(),
         "dynamic": make_manifest(signature=dynamic_signature(), target=GPU),
         "verified": make_manifest(verification=({"key": "0" * 64, "arch": "x86-64-v3"},)),
         "regional": make_manifest(scope="regional", component="vae.decode", method="decode"),
+        "packed": make_manifest(packed=PACKED),
+        "packed from a folder": make_manifest(
+            packed=replace(PACKED, checkpoint=None, revision=None)
+        ),
     }
 
 
@@ -63,12 +76,12 @@ def test_schema_refuses_a_field_too_many_at_every_level() -> None:
 
     free = ("/module/config", "/state", "/recipe", "/checks", "/provenance", "/verification")
     validator = Draft202012Validator(SCHEMA)
-    document = json.loads(make_manifest().to_bytes())
+    document = json.loads(make_manifest(packed=PACKED).to_bytes())
     paths = [p for p in objects(document) if not p.startswith(free) and "/value" not in p]
 
     assert len(paths) > 15
     for path in paths:
-        changed = json.loads(make_manifest().to_bytes())
+        changed = json.loads(make_manifest(packed=PACKED).to_bytes())
         inner = changed
         for step in path.split("/")[1:]:
             inner = inner[int(step) if isinstance(inner, list) else step]
@@ -131,6 +144,15 @@ def test_manifest_is_refused_when_it_is_something_else(data: bytes) -> None:
         ("verification", [1], "verification: expected objects"),
         ("package", {"name": "package.pt2", "sha256": "../x", "bytes": 1}, "64 hex digits"),
         ("package", {"name": "package.pt2", "sha256": "0" * 64, "bytes": True}, "isn't a size"),
+        ("packed", {**PACKED.to_json(), "digest": "3" * 64}, "part 'weights' isn't what packed"),
+        ("packed", {**PACKED.to_json(), "digest": "x"}, "64 hex digits"),
+        ("packed", {**PACKED.to_json(), "checkpoint": 1}, "neither text nor null"),
+        (
+            "packed",
+            {**PACKED.to_json(), "file": {"name": "a.pt", "sha256": "0" * 64, "bytes": 1}},
+            "its file is 'a.pt'",
+        ),
+        ("packed", {}, "field 'file' is missing"),
         ("target", {**GPU.to_json(), "arch": "../x"}, "isn't a plain name"),
     ],
 )
@@ -165,3 +187,18 @@ def test_module_identity_is_refused_when_its_digest_is_another_configs() -> None
 def test_file_record_is_refused_when_its_size_is_negative() -> None:
     with pytest.raises(ValueError, match="isn't a size"):
         FileRecord(name="package.pt2", sha256="0" * 64, bytes=-1)
+
+
+def test_manifest_of_packed_constants_has_another_key_than_the_weightless_one() -> None:
+    assert make_manifest(packed=PACKED).key != make_manifest().key
+    assert (
+        make_manifest(packed=replace(PACKED, digest="3" * 64)).key
+        != make_manifest(packed=PACKED).key
+    )
+
+
+def test_manifest_is_refused_when_its_key_speaks_of_weights_that_it_does_not_pack() -> None:
+    document = {**make_manifest(packed=PACKED).to_json(), "packed": None}
+
+    with pytest.raises(ManifestError, match="part 'weights'"):
+        Manifest.from_bytes(sealed(document))

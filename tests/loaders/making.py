@@ -15,8 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from aotbuild import probe
+from aotbuild.cache.files import FileRecord, weights_part
 from aotbuild.cache.key import PART_NAMES, key_of, make_parts
-from aotbuild.cache.manifest import Constant, FileRecord, Manifest
+from aotbuild.cache.manifest import Constant, Manifest
 from aotbuild.cache.signature import Signature, TensorSpec, flatten
 from aotbuild.cache.store import Store
 from aotbuild.loaders.signature import normalise
@@ -136,13 +137,17 @@ def write_artifact(
         "recipe": RECIPE,
         "package": file_record("package.pt2", data),
         "library": file_record(name, library),
+        "packed": None,
         "checks": {},
         "provenance": {},
         "verification": (record(),) if verified else (),
     }
     change(fields)
     salt = repr(fields["signature"]) + repr(fields["state"]) + repr(fields["verification"])
-    parts = make_parts({n: salt + repr(fields["constants"]) for n in PART_NAMES})
+    weights = weights_part(fields["packed"] and fields["packed"].digest)
+    parts = make_parts(
+        {n: salt + repr(fields["constants"]) for n in PART_NAMES} | {"weights": weights}
+    )
     manifest = Manifest(format=1, key=key_of(parts), parts=parts, **fields)
     with store.staging() as staging:
         folder = staging / manifest.folder
