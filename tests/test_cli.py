@@ -73,6 +73,13 @@ WRONG_CALLS = {
     "nothing to prune": (("prune",), "--dry-run"),
     "no size": (("prune", "--max-size", "much"), "500MB"),
     "no folder": (("doctor", "./none"), "isn't a folder"),
+    "no store to list": (("list", "--store", "./none"), "There is no store at"),
+    "no store to judge": (("doctor", "--store", "./none"), "There is no store at"),
+    "no store to prune": (("prune", "--broken", "--store", "./none"), "There is no store at"),
+    "a key to show that isn't": (("show", "abc", "--store", "."), "aotbuild list"),
+    "a key to verify that isn't": (("verify", "abc", "--store", "."), "aotbuild list"),
+    "keys to explain that aren't": (("explain", "a", "b", "--store", "."), "aotbuild list"),
+    "a key to prune that isn't": (("prune", "abc", "--store", "."), "aotbuild list"),
 }
 
 
@@ -116,19 +123,15 @@ def test_build_exits_1_when_there_is_no_compiler(
     assert "apt-get install g++" in said.err
 
 
-def test_show_exits_1_when_no_key_begins_so(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_list_is_empty_and_says_why_when_the_default_store_was_never_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run("show", "abc123", "--store", str(tmp_path)) == 1
-    assert "aotbuild list" in capsys.readouterr().err
-
-
-def test_list_prints_one_document_when_asked_for_json(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run("list", "--store", str(tmp_path / "none"), "--json") == 0
-    document = json.loads(capsys.readouterr().out)
+    monkeypatch.setenv("AOTBUILD_STORE", str(tmp_path / "none"))
+    assert run("list", "--json") == 0
+    said = capsys.readouterr()
+    document = json.loads(said.out)
     assert document == {"store": str(tmp_path / "none"), "artifacts": [], "broken": []}
+    assert said.err == f"There is no store at {tmp_path / 'none'} yet.\n"
 
 
 def test_list_names_what_is_broken_when_something_is(

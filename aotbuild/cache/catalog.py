@@ -9,7 +9,7 @@ from pathlib import Path
 from aotbuild.cache import disk
 from aotbuild.cache.artifact import Broken, Entry, read_entry, read_or_broken
 from aotbuild.cache.library import BROKEN
-from aotbuild.errors import StoreError
+from aotbuild.errors import UsageError
 
 
 def entries(root: Path) -> Iterator[Entry | Broken]:
@@ -42,13 +42,13 @@ def find(root: Path, prefix: str) -> Entry:
     if not fitting and len(found) == 1 and isinstance(found[0], Broken):
         return read_entry(found[0].folder)
     if not fitting:
-        raise StoreError(
+        raise UsageError(
             f"No artifact in {root} has a key that begins with {prefix!r}. "
             "`aotbuild list` shows them all."
         )
     if len(fitting) > 1:
         keys = ", ".join(sorted(e.manifest.key[:12] for e in fitting))
-        raise StoreError(f"{prefix!r} begins several keys: {keys}. Give more of it.")
+        raise UsageError(f"{prefix!r} begins several keys: {keys}. Give more of it.")
     return fitting[0]
 
 

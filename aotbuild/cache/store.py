@@ -59,7 +59,7 @@ class Store:
         """The one artifact whose key begins with `prefix`.
 
         Raises:
-            StoreError: none does, or several do.
+            UsageError: none does, or several do.
             ArtifactError: it is there, and can't be used.
         """
         return catalog.find(self.root, prefix)

@@ -14,6 +14,7 @@ from aotbuild.cache import match
 from aotbuild.cache.artifact import Broken, Entry
 from aotbuild.cache.store import Store
 from aotbuild.commands import artifacts
+from aotbuild.commands.opening import open_store
 from aotbuild.commands.output import json_option, print_json, store_option
 from aotbuild.errors import SourceError, ToolchainError
 from aotbuild.target import Accepted, Target, Verdict, judge
@@ -48,7 +49,7 @@ def doctor(source: str | None, store: Path, as_json: bool) -> None:
 
     SOURCE is a folder of artifacts; the store where it isn't given.
     """
-    opened = Store(_folder(source) if source is not None else store)
+    opened = open_store(store) if source is None else Store(_folder(source))
     found = list(opened.entries())
     machine = Machine(target=probe.this_machine(), cpu=probe.this_machine("cpu"))
     verdicts = [(e, machine.judge(opened, e)) for e in found if isinstance(e, Entry)]

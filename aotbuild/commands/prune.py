@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from aotbuild.cache.prune import Pruned, Removal
-from aotbuild.cache.store import Store
+from aotbuild.commands.opening import check_known, open_store
 from aotbuild.commands.output import human_bytes, json_option, print_json, store_option
 from aotbuild.errors import StoreError, UsageError
 
@@ -42,11 +42,15 @@ def prune(
             "Nothing said to remove: give the beginning of a key, --broken, --older-than DAYS or "
             "--max-size SIZE; --dry-run shows what would go."
         )
-    pruned = Store(store).prune(
+    opened = open_store(store)
+    max_bytes = None if max_size is None else parse_size(max_size)
+    if key:
+        check_known(opened, key)
+    pruned = opened.prune(
         broken=broken,
         key=key or None,
         older_than_s=None if older_than is None else older_than * 86400,
-        max_bytes=None if max_size is None else parse_size(max_size),
+        max_bytes=max_bytes,
         now_s=time.time(),
         dry_run=dry_run,
     )

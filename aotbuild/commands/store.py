@@ -10,8 +10,8 @@ import click
 
 from aotbuild.cache.artifact import Broken, Entry
 from aotbuild.cache.key import differences
-from aotbuild.cache.store import Store
 from aotbuild.commands import artifacts
+from aotbuild.commands.opening import open_store
 from aotbuild.commands.output import (
     human_bytes,
     json_option,
@@ -27,7 +27,7 @@ from aotbuild.commands.records import case_lines, headline
 @json_option
 def list_artifacts(store: Path, as_json: bool) -> None:
     """List the artifacts of the store, and what in it can't be used."""
-    opened = Store(store)
+    opened = open_store(store)
     found = list(opened.entries())
     entries = [e for e in found if isinstance(e, Entry)]
     broken = [e for e in found if isinstance(e, Broken)]
@@ -53,7 +53,7 @@ def list_artifacts(store: Path, as_json: bool) -> None:
 @json_option
 def show(key: str, store: Path, as_json: bool) -> None:
     """Show what the artifact's manifest says. KEY may be the beginning of one."""
-    opened = Store(store)
+    opened = open_store(store)
     entry = opened.find(key)
     records = opened.verifications(entry)
     if as_json:
@@ -80,7 +80,7 @@ def show(key: str, store: Path, as_json: bool) -> None:
 @json_option
 def explain(key: str, other: str, store: Path, as_json: bool) -> None:
     """Say what makes two keys differ, part by part."""
-    opened = Store(store)
+    opened = open_store(store)
     ours, theirs = opened.find(key).manifest, opened.find(other).manifest
     found = list(differences(ours.parts, theirs.parts))
     if as_json:

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from aotbuild.cache.artifact import Entry
-from aotbuild.cache.store import Store
+from aotbuild.commands.opening import open_store
 from aotbuild.commands.output import json_option, print_json, store_option
 from aotbuild.commands.quiet import quieten
 from aotbuild.commands.records import case_lines, headline
@@ -36,7 +36,7 @@ def verify(
     if recipe_ is not None and not rebuild:
         raise UsageError("--recipe says what to rebuild by: type --rebuild too.")
     recipe = None if recipe_ is None else load_recipe(recipe_)
-    opened = Store(store)
+    opened = open_store(store)
     entry = opened.find(key)
     opened.verify(entry)
     quieten()

@@ -17,7 +17,13 @@ from conftest import Mounted
 
 from aotbuild.cache.artifact import Broken, Entry
 from aotbuild.cache.store import Store
-from aotbuild.errors import ArtifactError, IntegrityError, ManifestError, StoreError
+from aotbuild.errors import (
+    ArtifactError,
+    IntegrityError,
+    ManifestError,
+    StoreError,
+    UsageError,
+)
 
 HERE = Path(__file__).parent
 
@@ -72,10 +78,10 @@ def test_find_gives_advice_when_a_prefix_names_none_or_several(store: Store) -> 
     keys = [add(store, salt=str(n)).manifest.key for n in range(17)]
     shared = next(k[0] for k in keys if sum(o[0] == k[0] for o in keys) > 1)
 
-    with pytest.raises(StoreError, match=r"begins several keys: .*Give more of it"):
+    with pytest.raises(UsageError, match=r"begins several keys: .*Give more of it"):
         store.find(shared)
     for missing in ("xyz", "", keys[0][:40] + "x"):
-        with pytest.raises(StoreError, match="aotbuild list"):
+        with pytest.raises(UsageError, match="aotbuild list"):
             store.find(missing)
 
 

@@ -48,3 +48,13 @@ def test_prune_takes_the_key_when_it_is_in_capitals(
 def test_prune_exits_2_when_the_key_is_blank(store: Store) -> None:
     assert main(["prune", "  ", "--store", str(store.root)]) == 2
     assert list(store.entries())
+
+
+def test_prune_removes_nothing_when_the_key_is_unknown_and_more_is_asked(
+    store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (entry,) = store.entries()
+    (entry.folder / "package.pt2").unlink()
+    assert main(["prune", "xyz", "--broken", "--store", str(store.root)]) == 2
+    assert "xyz" in capsys.readouterr().err
+    assert entry.folder.is_dir()
