@@ -112,6 +112,23 @@ def test_build_exits_1_when_the_store_cannot_be_written(
     assert "compile" not in said.err  # found out before the work, not after
 
 
+@pytest.mark.parametrize(
+    "command", [("build", "tiny", "--gpu", "cpu"), ("demo",), ("bench", "cold-start", "tiny")]
+)
+@pytest.mark.parametrize("inside", ["", "below"])
+def test_out_is_refused_before_the_work_when_it_is_a_file(
+    command: tuple[str, ...], inside: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "file"
+    file.write_text("precious")
+    store = ("--store", str(tmp_path / "store"))
+    assert run(*command, *store, "--out", str(file / inside)) == 2
+    said = capsys.readouterr()
+    assert str(file) in said.err
+    assert "rehearse" not in said.err
+    assert file.read_text() == "precious"
+
+
 def test_build_exits_1_when_there_is_no_compiler(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

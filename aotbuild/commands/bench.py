@@ -14,6 +14,7 @@ from aotbuild.commands.output import (
     human_bytes,
     human_seconds,
     json_option,
+    make_out,
     print_json,
     print_table,
     store_option,
@@ -70,7 +71,7 @@ def cold_start(
     except ValueError as e:
         raise UsageError(f"Recipe {wanted.name}: {e}.") from e
     quieten()
-    out.mkdir(parents=True, exist_ok=True)
+    out = make_out(out)
     from aotbuild.bench import cold_start as bench_cold_start
     from aotbuild.bench.facts import facts
     from aotbuild.bench.report import write_csv, write_plot

@@ -10,7 +10,7 @@ import click
 from aotbuild.build.host import find_toolchain
 from aotbuild.build.request import BuildRequest, Built, Planned
 from aotbuild.cache.store import Store
-from aotbuild.commands.output import human_bytes, human_seconds, print_json, print_table
+from aotbuild.commands.output import human_bytes, human_seconds, make_out, print_json, print_table
 from aotbuild.commands.progress import progress
 from aotbuild.commands.quiet import quieten
 from aotbuild.commands.request import Arguments, build_arguments, make_request
@@ -31,6 +31,7 @@ def build(*, as_json: bool, out: Path | None, **options: Any) -> None:
     """
     request = make_request(Arguments(**options))
     check_writable(request.store)
+    out = None if out is None else make_out(out)
     target = find_target(request)
     from aotbuild.build import run
 
@@ -39,7 +40,7 @@ def build(*, as_json: bool, out: Path | None, **options: Any) -> None:
     if out is not None:
         from aotbuild.commands.copy import copy_artifacts
 
-        copy_artifacts(request.store, [b.key for b in built], out.expanduser())
+        copy_artifacts(request.store, [b.key for b in built], out)
     if as_json:
         print_json({"target": target.to_json(), "artifacts": [b.to_json() for b in built]})
     else:

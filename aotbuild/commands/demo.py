@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING
 import click
 
 from aotbuild.build.request import Built
-from aotbuild.commands.output import human_bytes, human_seconds, print_table, store_option
+from aotbuild.commands.output import (
+    human_bytes,
+    human_seconds,
+    make_out,
+    print_table,
+    store_option,
+)
 from aotbuild.commands.progress import progress
 from aotbuild.commands.quiet import quieten
 from aotbuild.commands.request import check_installed
@@ -38,6 +44,7 @@ def demo(out: Path, no_compile: bool, store: Path) -> None:
     shows noise, and the same noise twice.
     """
     check_installed()
+    out = make_out(out)
     quieten()
     from aotbuild.bench import demo as bench_demo
     from aotbuild.bench.picture import difference, side_by_side
@@ -50,7 +57,6 @@ def demo(out: Path, no_compile: bool, store: Path) -> None:
     if not no_compile:
         click.echo("torch.compile on the same pipeline, caches empty ...", err=True)
         timings.insert(1, bench_demo.compile_timing(recipe))
-    out.mkdir(parents=True, exist_ok=True)
     picture = out / "demo.png"
     side_by_side(shown.eager, shown.artifact, ("eager", "from artifacts")).save(picture)
     _print_built(built)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
+from aotbuild.errors import UsageError
 from aotbuild.probe import default_store
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -27,6 +29,24 @@ def store_option(command: Command) -> Command:
         default=default_store,
         help="Folder of artifacts.  [default: $AOTBUILD_STORE or ~/.cache/aotbuild]",
     )(command)
+
+
+def make_out(folder: Path) -> Path:
+    """The folder of `--out`, made before the work, so that none is done in vain.
+
+    Raises:
+        UsageError: it isn't a folder, or can't be written.
+    """
+    folder = folder.expanduser()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return folder
+    except OSError as e:
+        raise UsageError(
+            f"--out {folder} can't be written: {e.strerror or e} ({e.filename or folder}). "
+            "Name a folder that can."
+        ) from e
 
 
 def print_json(document: Any) -> None:
