@@ -53,6 +53,9 @@ def _convert(hint: Any, value: object, where: str) -> Any:
             raise ValueError(f"{where}: expected a list, found {value!r}")
         return tuple(_convert(get_args(hint)[0], v, where) for v in value)
     allowed = get_args(hint) or (hint,)
+    record = next((a for a in allowed if hasattr(a, "__dataclass_fields__")), None)
+    if record is not None and value is not None:
+        return read(record, value, where)
     if float in allowed and type(value) is int and int not in allowed:
         return float(value)
     if type(value) not in allowed:

@@ -24,7 +24,7 @@ METHODS = ("forward", "decode", "encode")
 MEMORY_FORMATS = ("contiguous", "channels_last")
 ATTENTIONS = ("sdpa", "math")
 QUANTIZATIONS = ("none", "int8dq")
-CPU_FIELDS = ("memory_format", "fuse_qkv", "attention")
+CPU_FIELDS = ("memory_format", "fuse_qkv", "attention", "quantization")
 ARGUMENT_RULES = ("timestep/1",)
 Scalar = bool | int | float | str
 
@@ -76,6 +76,29 @@ class CallRecipe:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Int8Filter:
+    """Which linear layers are quantized to int8.
+
+    Attributes:
+        min_in_features: layers with fewer input features stay as they are.
+        skip_shapes: (input features, output features) of layers that stay as they are.
+        skip_layers: shell patterns of paths that stay as they are: "proj_out", "*.norm*.linear".
+        pointwise_channels: 1x1 convolutions with as many input or output channels are made linear
+            layers first.
+    """
+
+    min_in_features: int = 1
+    skip_shapes: tuple[tuple[int, int], ...] = ()
+    skip_layers: tuple[str, ...] = ()
+    pointwise_channels: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        for shape in self.skip_shapes:
+            if len(shape) != 2:
+                raise ValueError(f"skip_shapes: {list(shape)} isn't [in_features, out_features]")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ComponentRecipe:
     """One component of the pipeline, and how it is prepared.
 
@@ -84,7 +107,9 @@ class ComponentRecipe:
         memory_format: of its convolution weights.
         fuse_qkv: query, key and value projections as one matrix product.
         attention: "sdpa", or "math" for the plain processors.
-        quantization: "none", or "int8dq" (part of a later release).
+        quantization: "none", or "int8dq": int8 weights by row, int8 activations by row at each
+            call.
+        int8: which layers "int8dq" quantizes; a component without it is never quantized.
         rules: argument name -> the rule that brings it to one form, "timestep/1".
         inductor: options of `torch._inductor.config`, by dotted name.
         cpu: fields of `CPU_FIELDS` that differ where the target is a CPU, whose weights are often
@@ -96,6 +121,7 @@ class ComponentRecipe:
     fuse_qkv: bool = False
     attention: str = "sdpa"
     quantization: str = "none"
+    int8: Int8Filter | None = None
     rules: dict[str, str] = field(default_factory=dict)
     inductor: dict[str, Scalar] = field(default_factory=dict)
     cpu: dict[str, Scalar] = field(default_factory=dict)
@@ -110,6 +136,10 @@ class ComponentRecipe:
         one_of("memory_format", self.memory_format, MEMORY_FORMATS)
         one_of("attention", self.attention, ATTENTIONS)
         one_of("quantization", self.quantization, QUANTIZATIONS)
+        if self.quantization != "none" and self.int8 is None:
+            raise ValueError(
+                f"quantization = {self.quantization!r} needs a table `int8` that says which layers"
+            )
         for rule in self.rules.values():
             one_of("rules", rule, ARGUMENT_RULES)
         if self.fuse_qkv and self.attention == "math":
@@ -120,6 +150,13 @@ class ComponentRecipe:
             for name in self.cpu:
                 one_of("cpu", name, CPU_FIELDS)
             self.on("cpu")
+
+    def quantized(self, quantization: str) -> ComponentRecipe:
+        """This component with that quantization on every device, where it has a filter for it."""
+        if self.int8 is None:
+            return self
+        cpu = {name: value for name, value in self.cpu.items() if name != "quantization"}
+        return replace(self, quantization=quantization, cpu=cpu)
 
     def on(self, device: str) -> ComponentRecipe:
         """This component as it is prepared for `device`, "cpu" or "cuda"."""
@@ -197,7 +234,11 @@ class Recipe:
         resolution: str | None = None,
         batch: int | None = None,
     ) -> Recipe:
-        """This recipe with what the command line said in place of its own."""
+        """This recipe with what the command line said in place of its own.
+
+        Raises:
+            RecipeError: a quantization that no component has a filter for.
+        """
         call = self.call
         if resolution is not None:
             call = replace(call, resolution=resolution)
@@ -205,9 +246,12 @@ class Recipe:
             call = replace(call, batch=batch)
         components = self.components
         if quantization is not None:
-            components = {
-                name: replace(c, quantization=quantization) for name, c in components.items()
-            }
+            components = {n: c.quantized(quantization) for n, c in components.items()}
+            if quantization not in {c.quantization for c in components.values()}:
+                raise RecipeError(
+                    f"Recipe {self.name} says of no component which layers {quantization} is for: "
+                    "give one a table `int8`; docs/recipes.md explains it."
+                )
         return replace(self, dtype=dtype or self.dtype, call=call, components=components)
 
     def on(self, device: str) -> Recipe:

@@ -10,9 +10,11 @@ import torch
 from torch import nn
 
 from aotbuild.build.calls import dtype_name
-from aotbuild.build.prepare import FUSED
+from aotbuild.build.fuse import FUSED
+from aotbuild.build.quantize import PARAMETRIZED
 from aotbuild.cache.manifest import Constant
 from aotbuild.errors import BuildError
+from aotbuild.loaders.rules import CONCAT, INT8_ROWS, STORED, TENSOR, VIEW
 
 STORED_LIMIT = 4096
 
@@ -73,21 +75,48 @@ def _used(program: torch.export.ExportedProgram) -> dict[str, torch.Tensor]:
 
 
 def _constant(name: str, tensor: torch.Tensor, stock: nn.Module) -> Constant:
+    path, quantized, part = name.partition(PARAMETRIZED)
+    if quantized:
+        return _int8(name, f"{path}.weight", part, tensor, stock)
     own = source_tensor(stock, name)
+    if own is not None and _is_view(own, tensor):
+        _check_same(name, tensor, (own.shape[0], own.shape[1]), own.dtype)
+        return _entry(name, VIEW, (name,), tensor)
     if own is not None:
         _check_same(name, tensor, tuple(own.shape), own.dtype)
-        return _entry(name, "tensor/1", (name,), tensor)
+        return _entry(name, TENSOR, (name,), tensor)
     sources = _fused_sources(name)
     if sources:
-        parts = [source_tensor(stock, s) for s in sources]
-        if any(p is None for p in parts):
-            raise BuildError(f"Constant {name} is joined from {sources}, not all of which exist.")
-        rows = sum(p.shape[0] for p in parts if p is not None)
-        first = parts[0]
-        assert first is not None
-        _check_same(name, tensor, (rows, *first.shape[1:]), first.dtype)
-        return _entry(name, "concat/1", sources, tensor)
-    return _entry(name, "stored/1", (), tensor, value=_stored(name, tensor))
+        parts = _parts(name, sources, stock)
+        rows = sum(p.shape[0] for p in parts)
+        _check_same(name, tensor, (rows, *parts[0].shape[1:]), parts[0].dtype)
+        return _entry(name, CONCAT, sources, tensor)
+    return _entry(name, STORED, (), tensor, value=_stored(name, tensor))
+
+
+def _int8(name: str, weight: str, part: str, tensor: torch.Tensor, stock: nn.Module) -> Constant:
+    """The constant that holds a quantized layer's data (`part` 0) or scale (1)."""
+    sources = _fused_sources(weight) or (weight,)
+    parts = _parts(name, sources, stock)
+    rows, columns = sum(p.shape[0] for p in parts), math.prod(parts[0].shape[1:])
+    expected = {"0": ((rows, columns), torch.int8), "1": ((rows, 1), torch.float32)}
+    if part not in expected:
+        raise BuildError(f"Constant {name} is neither a quantized layer's data nor its scale.")
+    _check_same(name, tensor, *expected[part])
+    return _entry(name, INT8_ROWS, sources, tensor)
+
+
+def _parts(name: str, sources: tuple[str, ...], stock: nn.Module) -> list[torch.Tensor]:
+    found = [source_tensor(stock, s) for s in sources]
+    parts = [p for p in found if p is not None]
+    if len(parts) != len(sources):
+        raise BuildError(f"Constant {name} is made of {sources}, not all of which exist.")
+    return parts
+
+
+def _is_view(own: torch.Tensor, tensor: torch.Tensor) -> bool:
+    """Whether `tensor` is the matrix that the 1x1 kernel `own` is."""
+    return own.dim() == 4 and own.shape[2:] == (1, 1) and tensor.dim() == 2
 
 
 def _fused_sources(name: str) -> tuple[str, ...]:

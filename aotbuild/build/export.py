@@ -23,6 +23,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from aotbuild.build.calls import RecordedCall, map_tensors
 from aotbuild.build.modules import adopt_attributes, convert_tensors, quiet
+from aotbuild.build.quantize import portable_products
 from aotbuild.build.ranges import Range
 from aotbuild.build.signatures import leaves, make_signature
 from aotbuild.cache.signature import Signature
@@ -63,7 +64,7 @@ def export_unit(
     """
     adopted = adopt_attributes(module)
     mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv())
-    with mode, torch.no_grad(), quiet(), _no_folding(device):
+    with mode, torch.no_grad(), quiet(), _no_folding(device), portable_products():
         convert_tensors(module, lambda t: _fake(t, device))
         # A range's signature promises contiguous inputs; an exact one the strides as recorded.
         call = map_tensors(lambda t: _fake(t.contiguous() if dynamic else t, device), recorded.call)

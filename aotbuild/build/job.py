@@ -7,10 +7,11 @@ from typing import Any
 
 from aotbuild.build.calls import RecordedCall
 from aotbuild.build.host import Toolchain
+from aotbuild.build.quantize import Layer
 from aotbuild.build.ranges import Range
 from aotbuild.cache.key import Part, key_of
 from aotbuild.cache.signature import Signature
-from aotbuild.recipe import Recipe
+from aotbuild.recipe import ComponentRecipe, Recipe
 from aotbuild.target import Target
 
 
@@ -67,7 +68,9 @@ class Blueprint:
         job: what was asked for.
         recorded: the call. dynamic: its moving dimensions, or None.
         signature: the calls the artifact will serve.
-        preparation: what is done to the module before export.
+        component: how the module is prepared, after the int8 filter has seen its layers.
+        layers: its linear layers as the filter judges them; none where nothing is quantized.
+        preparation: what is done to the module before export, as it counts in the key.
         options: Inductor's options. target: what it will run on.
         toolchain: the host compiler. parts: the key's parts.
     """
@@ -76,6 +79,8 @@ class Blueprint:
     recorded: RecordedCall
     dynamic: Range | None
     signature: Signature
+    component: ComponentRecipe
+    layers: tuple[Layer, ...]
     preparation: dict[str, Any]
     options: dict[str, Any]
     target: Target

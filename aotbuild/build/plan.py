@@ -14,6 +14,7 @@ from aotbuild.build.checkpoint import resolve_checkpoint
 from aotbuild.build.compile import options_for
 from aotbuild.build.host import Toolchain, find_toolchain
 from aotbuild.build.job import Blueprint, Job
+from aotbuild.build.layers import inductor_options, judge_layers
 from aotbuild.build.prepare import describe
 from aotbuild.build.ranges import Range, find_range, inner_sizes
 from aotbuild.build.rehearse import Rehearsal, rehearse
@@ -90,12 +91,6 @@ def _check_supported(request: BuildRequest, target: Target) -> None:
             f"--tune measures on the GPU that is built for, and torch sees no {target.arch} here. "
             "Leave it out: the build needs no GPU without it."
         )
-    for name, component in request.recipe.components.items():
-        if component.quantization != "none":
-            raise UsageError(
-                f"{name}: quantization {component.quantization} comes with a later release; type "
-                "`--quant none`."
-            )
 
 
 def blueprint(job: Job) -> Blueprint:
@@ -143,7 +138,7 @@ def _blueprint(
     job: Job, rehearsals: tuple[Rehearsal, ...], target: Target, toolchain: Toolchain
 ) -> Blueprint:
     recorded = rehearsals[0].units[job.unit][job.index]
-    component = job.recipe.components[recorded.component]
+    component, layers = judge_layers(recorded.module, job.recipe.components[recorded.component])
     dynamic = _range(job, rehearsals) if job.dynamic else None
     signature = planned_signature(recorded, target.device, dynamic)
     preparation = {
@@ -151,12 +146,15 @@ def _blueprint(
         **describe(component),
         "casts": recorded.casts,
     }
-    options = options_for(target.arch, target.device, component.inductor, tune=job.tune)
+    inductor = inductor_options(component)
+    options = options_for(target.arch, target.device, inductor, tune=job.tune)
     return Blueprint(
         job=job,
         recorded=recorded,
         dynamic=dynamic,
         signature=signature,
+        component=component,
+        layers=layers,
         preparation=preparation,
         options=options,
         target=target,
@@ -233,4 +231,5 @@ def _planned(blueprint: Blueprint, store: Store, rehearse_s: float) -> Planned:
         variant=job.variant,
         job=job.to_json(),
         rehearse_s=rehearse_s,
+        layers=tuple(layer.to_json() for layer in blueprint.layers),
     )

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
 from typing import Any
 
 import torch
 from torch import nn
 
+from aotbuild.build.fuse import fuse_projections
 from aotbuild.build.modules import quiet
+from aotbuild.build.quantize import quantize
 from aotbuild.errors import RecipeError
-from aotbuild.recipe import ComponentRecipe
-
-FUSED = {
-    "to_qkv": ("to_q", "to_k", "to_v"),
-    "to_kv": ("to_k", "to_v"),
-    "to_added_qkv": ("add_q_proj", "add_k_proj", "add_v_proj"),
-}
-"""A fused projection of diffusers' attentions, and the projections it is joined from."""
+from aotbuild.recipe import ComponentRecipe, Int8Filter
 
 
 def describe(component: ComponentRecipe) -> dict[str, Any]:
@@ -26,8 +23,15 @@ def describe(component: ComponentRecipe) -> dict[str, Any]:
         "fuse_qkv": component.fuse_qkv,
         "attention": component.attention,
         "quantization": component.quantization,
+        "int8": None if component.quantization == "none" else _plain(component.int8),
         "rules": dict(sorted(component.rules.items())),
     }
+
+
+def _plain(rule: Int8Filter | None) -> dict[str, Any] | None:
+    """`rule` as JSON: lists for tuples."""
+    found: dict[str, Any] | None = json.loads(json.dumps(rule and asdict(rule)))
+    return found
 
 
 def prepare(module: nn.Module, component: ComponentRecipe) -> None:
@@ -40,23 +44,10 @@ def prepare(module: nn.Module, component: ComponentRecipe) -> None:
         if component.attention == "math":
             _use_plain_attention(module)
         if component.fuse_qkv:
-            _fuse(module)
+            fuse_projections(module)
+        quantize(module, component)
         if component.memory_format == "channels_last":
             _to_channels_last(module)
-
-
-def _fuse(module: nn.Module) -> None:
-    fuse = getattr(module, "fuse_qkv_projections", None)
-    if fuse is None:
-        raise RecipeError(
-            f"{type(module).__name__} can't fuse its projections: set fuse_qkv = false."
-        )
-    try:
-        fuse()
-    except (ValueError, AttributeError, RuntimeError) as e:
-        raise RecipeError(
-            f"{type(module).__name__} can't fuse its projections ({e}): set fuse_qkv = false."
-        ) from e
 
 
 def _use_plain_attention(module: nn.Module) -> None:

@@ -61,6 +61,8 @@ class Planned:
         variant: the recipe's name for the call.
         job: what the worker needs, as JSON.
         rehearse_s: what the rehearsal took.
+        layers: the linear layers, where some are to be quantized: path, widths, and the reason why
+            one isn't.
     """
 
     component: str
@@ -73,6 +75,7 @@ class Planned:
     variant: str
     job: dict[str, Any]
     rehearse_s: float
+    layers: tuple[dict[str, Any], ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """The artifact object of `plan --json`."""
@@ -85,6 +88,7 @@ class Planned:
             "resolution": self.resolution,
             "batch": self.batch,
             "variant": self.variant,
+            "layers": list(self.layers),
         }
 
 

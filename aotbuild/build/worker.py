@@ -84,7 +84,7 @@ def _compile(blueprint: Blueprint, folder: Path, work: Path, seconds: dict[str, 
     with _stage("export", unit, seconds):
         recorded = blueprint.recorded
         module = recorded.module()
-        prepare(module, blueprint.job.recipe.components[recorded.component])
+        prepare(module, blueprint.component)
         exported = export_unit(module, recorded, device=device, dynamic=blueprint.dynamic)
         if exported.signature.calls() != blueprint.signature.calls():
             raise BuildError(f"{unit}: the exported program takes other calls than were planned.")

@@ -86,7 +86,6 @@ def make_request(arguments: Arguments) -> BuildRequest:
     recipe = load_recipe(arguments.recipe).override(
         dtype=arguments.dtype, quantization=arguments.quant
     )
-    _check_quantization(recipe)
     if arguments.gpu not in ("cpu", "auto", *CPU_LEVELS):
         find_gpu(arguments.gpu)
     resolutions = arguments.resolution or (recipe.call.resolution,)
@@ -124,15 +123,6 @@ def _check_resolution(text: str, recipe: Recipe) -> None:
         check_resolution(text, recipe.call.multiple_px)
     except ValueError as e:
         raise UsageError(f"Recipe {recipe.name}: {e}.") from e
-
-
-def _check_quantization(recipe: Recipe) -> None:
-    asked = [n for n, c in recipe.components.items() if c.quantization != "none"]
-    if asked:
-        raise UsageError(
-            f"Recipe {recipe.name} asks for {recipe.components[asked[0]].quantization} in "
-            f"{asked[0]}, which a later release builds. Leave --quant out, or type --quant none."
-        )
 
 
 def check_installed() -> None:
