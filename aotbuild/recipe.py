@@ -341,7 +341,7 @@ def load_configs(architecture: str) -> dict[str, dict[str, Any]]:
     lays a checkpoint out. `model_index` is among them where there is one.
 
     Raises:
-        RecipeError: no such architecture or folder, or a config that isn't JSON.
+        RecipeError: no such architecture or folder, or a config that isn't a JSON object.
     """
     folder: Traversable | Path = Path(architecture).expanduser()
     if "/" not in architecture:
@@ -361,11 +361,21 @@ def load_configs(architecture: str) -> dict[str, dict[str, Any]]:
             )
             file = next((f for f in named if f.is_file()), entry)
         if file.name.endswith(".json") and file.is_file():
-            try:
-                found[entry.name.removesuffix(".json")] = json.loads(file.read_text("utf-8"))
-            except ValueError as e:
-                raise RecipeError(f"{file} isn't JSON: {e}.") from e
+            found[entry.name.removesuffix(".json")] = _read_config(file)
     return found
+
+
+def _read_config(file: Traversable | Path) -> dict[str, Any]:
+    try:
+        config = json.loads(file.read_text("utf-8"))
+    except (ValueError, RecursionError) as e:
+        raise RecipeError(f"{file} isn't JSON: {e}.") from e
+    if not isinstance(config, dict):
+        raise RecipeError(
+            f"{file} holds {json.dumps(config)[:40]}, where a config is a JSON object, as "
+            "diffusers' save_pretrained writes it."
+        )
+    return config
 
 
 def _data() -> Traversable:

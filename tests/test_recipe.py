@@ -162,6 +162,17 @@ def test_configs_are_refused_when_one_is_not_json(tmp_path: Path) -> None:
         load_configs(f"{tmp_path}/")
 
 
+@pytest.mark.parametrize("text", ["[]", "1", "null", '"unet"'])
+@pytest.mark.parametrize("name", ["model_index.json", "unet.json", "unet/config.json"])
+def test_configs_are_refused_when_one_is_not_an_object(
+    name: str, text: str, tmp_path: Path
+) -> None:
+    (tmp_path / "unet").mkdir()
+    (tmp_path / name).write_text(text)
+    with pytest.raises(RecipeError, match=r"json holds .* a config is a JSON object"):
+        load_configs(f"{tmp_path}/")
+
+
 def test_configs_are_refused_when_there_is_no_such_architecture() -> None:
     with pytest.raises(RecipeError, match="No component configs"):
         load_configs("sd99")

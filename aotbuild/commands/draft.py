@@ -36,11 +36,14 @@ def draft_recipe(configs: Configs, *, source: str, architecture: str, hub: bool)
         hub: whether `source` is a repository, to record as the checkpoint.
 
     Raises:
-        RecipeError: no pipeline index, or no denoiser among the configs.
+        RecipeError: no pipeline index, no denoiser among the configs, or one that isn't as
+            diffusers writes it.
     """
-    index = configs.get("model_index")
-    if index is None or "_class_name" not in index:
-        raise RecipeError(f"{source} holds no model_index.json: it isn't a diffusers pipeline.")
+    pipeline = configs.get("model_index", {}).get("_class_name")
+    if not isinstance(pipeline, str):
+        raise RecipeError(
+            f"{source} holds no model_index.json that names a class: it isn't a diffusers pipeline."
+        )
     denoiser = next((name for name in DENOISERS if name in configs), None)
     if denoiser is None:
         raise RecipeError(
@@ -48,16 +51,23 @@ def draft_recipe(configs: Configs, *, source: str, architecture: str, hub: bool)
             f"{', '.join(sorted(configs))}. Write the recipe by hand; docs/recipes.md explains it."
         )
     name = re.sub(r"[^a-z0-9.-]+", "-", source.rstrip("/").split("/")[-1].lower()).strip("-.")
+    try:
+        components, call = _components(denoiser, configs), _call(denoiser, configs)
+    except (TypeError, ValueError, KeyError) as e:
+        raise RecipeError(
+            f"The configs of {source} aren't what diffusers writes ({type(e).__name__}: {e}). "
+            "Write the recipe by hand; docs/recipes.md explains it."
+        ) from e
     return Recipe(
         format=FORMAT,
         name=name or "model",
         title=source,
         checkpoint=source if hub else None,
-        pipeline=str(index["_class_name"]),
+        pipeline=pipeline,
         architecture=architecture,
         dtype="bf16",
-        components=_components(denoiser, configs),
-        call=_call(denoiser, configs),
+        components=components,
+        call=call,
     )
 
 

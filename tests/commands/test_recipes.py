@@ -75,6 +75,30 @@ def test_draft_is_refused_when_there_is_no_denoiser() -> None:
         draft_recipe(configs, source="x", architecture="/x/", hub=False)
 
 
+ODD = {
+    "a class that is no name": {"model_index": {"_class_name": ["P"]}, "unet": {}},
+    "levels that are a number": {
+        "model_index": {"_class_name": "P"},
+        "unet": {"block_out_channels": 4},
+    },
+    "no width of the added embedding": {
+        "model_index": {"_class_name": "P"},
+        "unet": {"addition_embed_type": "text_time", "cross_attention_dim": 8},
+    },
+    "a size that is text": {
+        "model_index": {"_class_name": "P"},
+        "unet": {},
+        "vae": {"sample_size": "big"},
+    },
+}
+
+
+@pytest.mark.parametrize("what", ODD)
+def test_draft_is_refused_when_a_config_holds(what: str) -> None:
+    with pytest.raises(RecipeError, match="diffusers"):
+        draft_recipe(ODD[what], source="x", architecture="/x/", hub=False)
+
+
 def test_new_says_that_the_hub_is_out_of_reach_when_it_is(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "aotbuild", "recipes", "new", "nobody/nothing-of-the-kind"]
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path)}
