@@ -138,7 +138,7 @@ def _blueprint(
     job: Job, rehearsals: tuple[Rehearsal, ...], target: Target, toolchain: Toolchain
 ) -> Blueprint:
     recorded = rehearsals[0].units[job.unit][job.index]
-    component, layers = judge_layers(recorded.module, job.recipe.components[recorded.component])
+    component, layers = judge_layers(recorded, job.recipe.components[recorded.component])
     dynamic = _range(job, rehearsals) if job.dynamic else None
     signature = planned_signature(recorded, target.device, dynamic)
     preparation = {

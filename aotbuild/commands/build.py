@@ -10,6 +10,7 @@ import click
 from aotbuild.build.host import find_toolchain
 from aotbuild.build.request import BuildRequest, Built, Planned
 from aotbuild.cache.store import Store
+from aotbuild.commands.layers import print_layers
 from aotbuild.commands.output import human_bytes, human_seconds, make_out, print_json, print_table
 from aotbuild.commands.progress import progress
 from aotbuild.commands.quiet import quieten
@@ -60,6 +61,7 @@ def plan(*, as_json: bool, **options: Any) -> None:
         print_json({"target": target.to_json(), "artifacts": [p.to_json() for p in planned]})
     else:
         _print_planned(planned)
+        print_layers(planned)
 
 
 def check_writable(store: Path) -> None:
