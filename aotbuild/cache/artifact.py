@@ -10,7 +10,8 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
-from aotbuild.cache.library import BROKEN, open_file, read_library
+from aotbuild.cache.files import PACKED, FileRecord
+from aotbuild.cache.library import BROKEN, check_digest, open_file, read_library
 from aotbuild.cache.manifest import Manifest
 from aotbuild.errors import ArtifactError, IntegrityError, ManifestError
 
@@ -30,8 +31,9 @@ class Entry:
 
     @property
     def bytes(self) -> int:
-        """Size of the package and its manifest on disk."""
-        return self.manifest.package.bytes + len(self.manifest.to_bytes())
+        """Size of the package, its manifest, and its packed constants on disk."""
+        files = sum(f.bytes for f in _files(self.manifest))
+        return files + len(self.manifest.to_bytes())
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +49,9 @@ def read_entry(folder: Path) -> Entry:
 
     Raises:
         ManifestError: the manifest doesn't read, was altered, or is of another format.
-        IntegrityError: a file too many or too few, a link, a package of another size.
+        IntegrityError: a file too many or too few, a link, a file of another size.
     """
-    _check_listing(folder)
+    found = _check_listing(folder)
     fd = open_file(folder, MANIFEST)
     with os.fdopen(fd, "rb") as file:
         data = file.read(_LARGEST_MANIFEST_BYTES + 1)
@@ -58,12 +60,11 @@ def read_entry(folder: Path) -> Entry:
     manifest = Manifest.from_bytes(data, where=str(folder / MANIFEST))
     if manifest.package.name != PACKAGE:
         raise ManifestError(f"{folder / MANIFEST} calls its package {manifest.package.name!r}.")
-    size = (folder / PACKAGE).stat(follow_symlinks=False).st_size
-    if size != manifest.package.bytes:
-        raise IntegrityError(
-            f"{folder / PACKAGE} has {size} bytes, and the manifest says "
-            f"{manifest.package.bytes}. {BROKEN}."
-        )
+    if (PACKED in found) != (manifest.packed is not None):
+        held = "holds" if PACKED in found else "lacks"
+        raise IntegrityError(f"{folder} {held} {PACKED}, unlike its manifest. {BROKEN}.")
+    for record in _files(manifest):
+        _check_size(folder, record)
     return Entry(folder, manifest)
 
 
@@ -76,18 +77,50 @@ def read_or_broken(folder: Path) -> Entry | Broken:
 
 
 def verify_artifact(folder: Path) -> Entry:
-    """The artifact in `folder` with every byte of it hashed: manifest, package, library inside.
+    """The artifact in `folder` with every byte of it hashed: manifest, package, library inside,
+    packed constants.
 
     Raises:
         ManifestError, IntegrityError: what differs from what the manifest says.
     """
     entry = read_entry(folder)
     read_library(folder, entry.manifest)
+    if entry.manifest.packed is not None:
+        os.close(open_packed(folder, entry.manifest.packed.file))
     return entry
 
 
-def _check_listing(folder: Path) -> None:
-    """Exactly the known names; regular files and one folder, and no link anywhere."""
+def open_packed(folder: Path, record: FileRecord) -> int:
+    """A descriptor of the artifact's packed constants, hashed through it; the caller closes it.
+
+    Raises:
+        IntegrityError: they aren't what was recorded.
+    """
+    fd = open_file(folder, record.name)
+    try:
+        check_digest(fd, record, folder / record.name)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _files(manifest: Manifest) -> tuple[FileRecord, ...]:
+    packed = manifest.packed
+    return (manifest.package,) if packed is None else (manifest.package, packed.file)
+
+
+def _check_size(folder: Path, record: FileRecord) -> None:
+    size = (folder / record.name).stat(follow_symlinks=False).st_size
+    if size != record.bytes:
+        raise IntegrityError(
+            f"{folder / record.name} has {size} bytes, and the manifest says {record.bytes}. "
+            f"{BROKEN}."
+        )
+
+
+def _check_listing(folder: Path) -> frozenset[str]:
+    """The names in it, all known; regular files and one folder, and no link anywhere."""
     try:
         if not stat.S_ISDIR(folder.lstat().st_mode):
             raise IntegrityError(f"{folder} isn't a folder. {BROKEN}.")
@@ -100,9 +133,10 @@ def _check_listing(folder: Path) -> None:
             raise IntegrityError(
                 f"{entry.path} is a symbolic link, which artifacts never hold. {BROKEN}."
             )
-    unknown = sorted(set(found) - {MANIFEST, PACKAGE, VERIFICATIONS})
+    unknown = sorted(set(found) - {MANIFEST, PACKAGE, PACKED, VERIFICATIONS})
     missing = sorted({MANIFEST, PACKAGE} - set(found))
     if unknown:
         raise IntegrityError(f"{folder} holds {unknown[0]!r}, which no artifact has. {BROKEN}.")
     if missing:
         raise IntegrityError(f"{folder} holds no {missing[0]}. {BROKEN}.")
+    return frozenset(found)

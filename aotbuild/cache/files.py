@@ -39,17 +39,53 @@ class FileRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Parameter:
+    """A parameter of the swapped method, for a stand-in that has no module to ask.
+
+    Attributes:
+        name: the parameter's.
+        required: whether a call must give it.
+        default: what it is where a call doesn't: a number, a string, true, false or null.
+        read: whether the method's code reads it; a random generator for one that isn't read
+            counts as absent.
+    """
+
+    name: str
+    required: bool
+    default: bool | int | float | str | None
+    read: bool
+
+    def __post_init__(self) -> None:
+        plain = isinstance(self.default, bool | int | float | str | None)
+        if not isinstance(self.name, str) or not self.name.isidentifier() or not plain:
+            raise ValueError(f"packed: {self.name!r} isn't a parameter with a plain default")
+        if not isinstance(self.required, bool) or not isinstance(self.read, bool):
+            raise ValueError(f"packed: parameter {self.name}: required and read are true or false")
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON object with every field."""
+        return {
+            "name": self.name,
+            "required": self.required,
+            "default": self.default,
+            "read": self.read,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Packed:
     """The constants that lie beside the code, and the weights that they were made of.
 
     Attributes:
         file: `constants.safetensors`.
+        parameters: of the swapped method, in its order.
         checkpoint: the Hub id that the weights came from; None: a folder.
         revision: the commit of it.
         digest: hex sha256 over the sorted (name, sha256) pairs of the component's weight files.
     """
 
     file: FileRecord
+    parameters: tuple[Parameter, ...]
     checkpoint: str | None
     revision: str | None
     digest: str
@@ -67,6 +103,7 @@ class Packed:
         """A JSON object with every field."""
         return {
             "file": self.file.to_json(),
+            "parameters": [p.to_json() for p in self.parameters],
             "checkpoint": self.checkpoint,
             "revision": self.revision,
             "digest": self.digest,
@@ -76,7 +113,14 @@ class Packed:
     def from_json(cls, document: object) -> Packed:
         """The inverse of `to_json`; unknown and missing fields are a ValueError."""
         d = checked_fields(cls, document, "packed")
-        return cls(**{**d, "file": FileRecord.from_json(d["file"], "packed.file")})
+        parameters = (checked_fields(Parameter, p, "parameter") for p in d["parameters"])
+        return cls(
+            **{
+                **d,
+                "file": FileRecord.from_json(d["file"], "packed.file"),
+                "parameters": tuple(Parameter(**p) for p in parameters),
+            }
+        )
 
 
 def weights_part(digest: str | None) -> dict[str, str] | None:

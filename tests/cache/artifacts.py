@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from aotbuild.cache.files import FileRecord, Packed, weights_part
+from aotbuild.cache.files import FileRecord, Packed, Parameter, weights_part
 from aotbuild.cache.key import PART_NAMES, key_of, make_parts
 from aotbuild.cache.manifest import Constant, Manifest, ModuleIdentity
 from aotbuild.cache.signature import Signature, TensorSpec
@@ -142,19 +142,31 @@ def make_manifest(
     return Manifest(**{**fields, **changes})
 
 
+def make_packed(data: bytes, **changes: Any) -> Packed:
+    file = FileRecord(name="constants.safetensors", sha256=sha256(data), bytes=len(data))
+    parameter = Parameter(name="sample", required=True, default=None, read=True)
+    fields = {"checkpoint": "org/model", "revision": "c" * 40, "digest": "2" * 64, **changes}
+    return Packed(file=file, parameters=(parameter,), **fields)
+
+
 def stage(
     root: Path,
     *,
     contents: Mapping[str, bytes] | None = None,
     library: bytes = LIBRARY,
+    packed: bytes | None = None,
     **changes: Any,
 ) -> Path:
-    """A whole artifact below `root`, where its manifest says it belongs."""
+    """A whole artifact below `root`, where its manifest says it belongs; `packed` constants too."""
+    if packed is not None:
+        changes["packed"] = make_packed(packed)
     draft = make_manifest(library=library, **changes)
     folder = root / draft.folder
     folder.mkdir(parents=True)
     package = write_zip(folder / "package.pt2", members(library) if contents is None else contents)
     data = package.read_bytes()
+    if packed is not None:
+        (folder / "constants.safetensors").write_bytes(packed)
     record = replace(draft.package, sha256=sha256(data), bytes=len(data))
     (folder / "manifest.json").write_bytes(replace(draft, package=record).to_bytes())
     return folder

@@ -10,7 +10,7 @@ import pytest
 from artifacts import GPU, dynamic_signature, identity, make_manifest
 from jsonschema import Draft202012Validator
 
-from aotbuild.cache.files import FileRecord, Packed
+from aotbuild.cache.files import FileRecord, Packed, Parameter
 from aotbuild.cache.manifest import Manifest
 from aotbuild.canonical import canonical_bytes, digest
 from aotbuild.errors import ManifestError
@@ -23,6 +23,10 @@ SCHEMA = json.loads(
 
 PACKED = Packed(
     file=FileRecord(name="constants.safetensors", sha256="1" * 64, bytes=4096),
+    parameters=(
+        Parameter(name="sample", required=True, default=None, read=True),
+        Parameter(name="return_dict", required=False, default=True, read=True),
+    ),
     checkpoint="org/model",
     revision="c" * 40,
     digest="2" * 64,
@@ -152,6 +156,7 @@ def test_manifest_is_refused_when_it_is_something_else(data: bytes) -> None:
             {**PACKED.to_json(), "file": {"name": "a.pt", "sha256": "0" * 64, "bytes": 1}},
             "its file is 'a.pt'",
         ),
+        ("packed", {**PACKED.to_json(), "parameters": [{"name": "a b"}]}, "is missing"),
         ("packed", {}, "field 'file' is missing"),
         ("target", {**GPU.to_json(), "arch": "../x"}, "isn't a plain name"),
     ],

@@ -703,3 +703,63 @@ with Store(Path(sys.argv[1])).staging() as root:
     assert not left.exists()
     assert list((store.root / "staging").iterdir()) == []
     assert list(store.entries()) == [entry]
+
+
+# Packed constants
+
+
+def test_artifact_with_packed_constants_is_whole_when_it_was_added(store: Store) -> None:
+    entry = add(store, packed=b"constants" * 100)
+
+    store.verify(entry)
+    assert entry.bytes == sum(f.stat().st_size for f in entry.folder.iterdir())
+    assert entry.manifest.key != add(store).manifest.key
+    other = Store(store.root.parent / "other")
+    assert other.add(entry.folder).manifest == entry.manifest
+
+
+def test_packed_constants_are_refused_when_a_byte_is_flipped(store: Store) -> None:
+    entry = add(store, packed=b"constants" * 100)
+    path = entry.folder / "constants.safetensors"
+    data = bytearray(path.read_bytes())
+    data[450] ^= 1
+    path.write_bytes(data)
+
+    with pytest.raises(IntegrityError, match=r"constants\.safetensors was altered"):
+        store.verify(entry)
+    with pytest.raises(IntegrityError):
+        Store(store.root.parent / "other").add(entry.folder)
+    assert [r.path for r in store.prune(broken=True).removed] == [entry.folder]
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda path: path.write_bytes(path.read_bytes()[:-1]), "899 bytes"),
+        (lambda path: path.unlink(), "lacks constants.safetensors"),
+        (
+            lambda path: (
+                path.rename(path.parents[5] / "x"),
+                path.symlink_to(path.parents[5] / "x"),
+            ),
+            "link",
+        ),
+    ],
+)
+def test_artifact_is_broken_when_its_packed_constants_are_cut_gone_or_a_link(
+    store: Store, damage: Any, message: str
+) -> None:
+    damage(add(store, packed=b"constants" * 100).folder / "constants.safetensors")
+
+    (found,) = [e for e in store.entries() if isinstance(e, Broken)]
+    assert message in found.reason
+
+
+def test_artifact_is_broken_when_it_holds_constants_that_its_manifest_does_not(
+    store: Store, entry: Entry
+) -> None:
+    (entry.folder / "constants.safetensors").write_bytes(b"x")
+
+    (found,) = store.entries()
+    assert isinstance(found, Broken)
+    assert "holds constants.safetensors, unlike its manifest" in found.reason
