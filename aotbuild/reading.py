@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from typing import Any, get_args, get_type_hints
 
 
@@ -29,12 +29,13 @@ def read(cls: Any, document: object, where: str) -> Any:
             near = difflib.get_close_matches(name, known, n=1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise ValueError(f"{_join(where, name)}: unknown field{hint}")
+    for f in fields(cls):
+        if f.name not in document and f.default is MISSING and f.default_factory is MISSING:
+            raise ValueError(f"{_join(where, f.name)}: this field is required, and missing")
     hints = get_type_hints(cls)
     values = {n: _convert(hints[n], v, _join(where, n)) for n, v in document.items()}
     try:
         return cls(**values)
-    except TypeError as e:
-        raise ValueError(f"{where or 'the recipe'}: {str(e).split('__init__() ')[-1]}") from e
     except ValueError as e:
         raise ValueError(f"{where}: {e}" if where else str(e)) from e
 

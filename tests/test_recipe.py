@@ -67,7 +67,12 @@ MISTAKES = {
     "not TOML": (("format = 1", "format"), "Expected '='"),
     "another format": (("format = 1", "format = 2"), "format 2 is unknown"),
     "an unknown field": (('title = "Mine"', 'titel = "Mine"'), "did you mean 'title'?"),
-    "a missing field": (('pipeline = "StableDiffusionPipeline"', ""), "pipeline"),
+    "a missing field": (('pipeline = "StableDiffusionPipeline"', ""), ": pipeline: this field is"),
+    "a missing field of a table": (("multiple_px = 64", ""), ": call.multiple_px: this field is"),
+    "a missing field of a component": (
+        ('methods = ["forward"]', "fuse_qkv = true"),
+        ": components.unet.methods: this field is required, and missing.",
+    ),
     "a wrong type": (("multiple_px = 64", 'multiple_px = "64"'), "expected int, found '64'"),
     "a bool for a number": (("multiple_px = 64", "multiple_px = true"), "expected int"),
     "a number for a list": (('["forward"]', "1"), "components.unet.methods: expected a list"),

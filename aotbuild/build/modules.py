@@ -43,11 +43,17 @@ def build_module(config: Mapping[str, Any], dtype: str) -> nn.Module:
             module: nn.Module = cls.from_config(dict(config))  # type: ignore[attr-defined]
         except (TypeError, ValueError, KeyError, RuntimeError) as e:
             raise RecipeError(
-                f"{cls.__name__} can't be built from its config: {e}. Check the file against the "
-                f"installed diffusers."
+                f"{cls.__name__} can't be built from its config: {one_line(e)}. "
+                "Check the file against the installed diffusers."
             ) from e
     _cast_saved(module, getattr(torch, dtype))
     return module.eval()
+
+
+def one_line(error: Exception) -> str:
+    """A library's own words within a sentence of ours; some print whole tensors in theirs."""
+    text = " ".join(str(error).split())
+    return text.rstrip(".") if len(text) <= 400 else f"{text[:400]} …"
 
 
 def model_class(config: Mapping[str, Any]) -> type[nn.Module]:

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from aotbuild.build.calls import RecordedCall, check_answer, check_leaves
-from aotbuild.build.modules import diffusers_class, quiet
+from aotbuild.build.modules import diffusers_class, one_line, quiet
 from aotbuild.build.stand_in import Recorder
 from aotbuild.errors import AotbuildError, BuildError, RecipeError
 from aotbuild.recipe import CallRecipe, Recipe, TensorRecipe, check_resolution
@@ -92,7 +92,7 @@ def _call(pipeline: Any, arguments: dict[str, Any], recipe: Recipe) -> None:
     except Exception as e:
         raise BuildError(
             f"Recipe {recipe.name}: {recipe.pipeline} refused the rehearsal's call with "
-            f"{type(e).__name__}: {_short(e)}. It was called with {', '.join(arguments)}: see "
+            f"{type(e).__name__}: {one_line(e)}. It was called with {', '.join(arguments)}: see "
             "[call] of the recipe."
         ) from e
 
@@ -169,7 +169,7 @@ def _assemble(
     except Exception as e:
         raise RecipeError(
             f"Recipe {recipe.name}: {recipe.pipeline} can't be put together from the configs "
-            f"{', '.join(sorted(configs))}: {type(e).__name__}: {_short(e)}."
+            f"{', '.join(sorted(configs))}: {type(e).__name__}: {one_line(e)}."
         ) from e
     pipeline.set_progress_bar_config(disable=True)
     return pipeline
@@ -221,12 +221,6 @@ def _without_text(
     """None for each text whose embeddings are given; a default of "" and these are refused."""
     texts = (n.removesuffix("_embeds") for n in tensors if n.endswith("_embeds"))
     return {n: None for n in texts if n in parameters and parameters[n].default == ""}
-
-
-def _short(error: Exception) -> str:
-    """The error's text on one line; some pipelines print whole tensors in theirs."""
-    text = " ".join(str(error).split())
-    return text if len(text) <= 400 else f"{text[:400]} ..."
 
 
 def _tensor(tensor: TensorRecipe, sizes: Mapping[str, int], precision: str) -> torch.Tensor:
