@@ -179,8 +179,8 @@ class Recipe:
         checkpoint: Hub repository of the base weights.
         revision: its commit, where known.
         pipeline: the pipeline class of diffusers.
-        architecture: folder of component configs below `recipes/architectures`, or a path to a
-            diffusers folder.
+        architecture: folder of component configs below `recipes/architectures`, or a path with a
+            slash in it to a diffusers folder.
         dtype: a precision of `DTYPES`.
         components: by the pipeline's own names.
         call: the default call.
@@ -293,6 +293,8 @@ def recipe_names() -> tuple[str, ...]:
 def load_recipe(name_or_path: str) -> Recipe:
     """The shipped recipe of that name, or the one in that TOML file.
 
+    A relative path to configs in the file starts at the file's own folder.
+
     Raises:
         RecipeError: no such recipe (with the nearest name), or what is wrong in it, and where.
     """
@@ -315,7 +317,11 @@ def load_recipe(name_or_path: str) -> Recipe:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as e:
         raise RecipeError(f"Recipe {name_or_path} can't be read as UTF-8 text: {e}.") from e
-    return parse_recipe(text, where=name_or_path)
+    recipe = parse_recipe(text, where=name_or_path)
+    folder = Path(recipe.architecture).expanduser()
+    if isinstance(file, Path) and "/" in recipe.architecture and not folder.is_absolute():
+        return replace(recipe, architecture=str((file.resolve().parent / folder).resolve()))
+    return recipe
 
 
 def parse_recipe(text: str, *, where: str) -> Recipe:

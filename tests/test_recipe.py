@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+import re
+from dataclasses import MISSING, fields
 from pathlib import Path
 
 import pytest
@@ -116,6 +117,22 @@ def test_load_takes_a_file_of_ones_own_when_given_a_path(tmp_path: Path) -> None
     assert load_recipe(str(path)).components["unet"] == ComponentRecipe(methods=("forward",))
 
 
+@pytest.mark.parametrize("written", ["./configs/", "configs/", "../sub/configs/", "absolute"])
+def test_load_finds_configs_from_the_files_own_folder_when_it_is_called_elsewhere(
+    written: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configs = tmp_path / "sub" / "configs"
+    configs.mkdir(parents=True)
+    configs.joinpath("unet.json").write_text('{"_class_name": "U"}')
+    path = tmp_path / "sub" / "mine.toml"
+    architecture = f"{configs}/" if written == "absolute" else written
+    path.write_text(GOOD.replace('architecture = "sd15"', f'architecture = "{architecture}"'))
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    for given in ("../sub/mine.toml", str(path)):
+        assert load_configs(load_recipe(given).architecture) == {"unet": {"_class_name": "U"}}
+
+
 def test_load_offers_the_nearest_name_when_it_is_unknown() -> None:
     with pytest.raises(RecipeError, match="Did you mean sdxl"):
         load_recipe("sdlx")
@@ -181,6 +198,22 @@ def test_configs_are_refused_when_one_is_not_an_object(
 def test_configs_are_refused_when_there_is_no_such_architecture() -> None:
     with pytest.raises(RecipeError, match="No component configs"):
         load_configs("sd99")
+
+
+@pytest.mark.parametrize(
+    ("cls", "what"),
+    [
+        (Recipe, "Every recipe"),
+        (ComponentRecipe, "Every component"),
+        (CallRecipe, "Every call"),
+        (TensorRecipe, "Every tensor"),
+    ],
+)
+def test_document_names_the_required_fields(cls: type, what: str) -> None:
+    text = " ".join((ROOT / "docs" / "recipes.md").read_text(encoding="utf-8").split())
+    sentence = text.partition(f"{what} must say ")[2].partition(";")[0]
+    required = {f.name for f in fields(cls) if MISSING is f.default is f.default_factory}
+    assert set(re.findall(r"`(\w+)`", sentence)) == required
 
 
 @pytest.mark.parametrize("cls", [Recipe, ComponentRecipe, CallRecipe, TensorRecipe])

@@ -71,6 +71,26 @@ def draft_recipe(configs: Configs, *, source: str, architecture: str, hub: bool)
     )
 
 
+def explain_draft(recipe: Recipe) -> dict[str, str]:
+    """By table of its TOML: what the table is for, and what is a guess."""
+    comments = {
+        "": "Drafted by `aotbuild recipes new`; docs/recipes.md explains every field.\n"
+        "`dtype` must be the precision in which your service loads the pipeline.",
+        "call": "The call to build for: the size of the images in pixels, and how many at once.",
+        "call.tensors": f"What stands in for the text encoders. That prompts have {TOKENS} tokens "
+        "is a guess.",
+        "call.variants": "Calls that differ, an artifact each where shapes do: "
+        "unguided = { guidance_scale = 1.0 }",
+    }
+    for name in recipe.components:
+        what = "The denoiser" if name in DENOISERS else "The decoder of images"
+        comments |= {
+            f"components.{name}": f"{what}: what is compiled, and how it is prepared.",
+            f"components.{name}.inductor": "Options of the compiler, torch._inductor.config.",
+        }
+    return comments
+
+
 def _components(denoiser: str, configs: Configs) -> dict[str, ComponentRecipe]:
     convolutional = denoiser == "unet"
     layout = "channels_last" if convolutional else "contiguous"

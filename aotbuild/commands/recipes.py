@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from aotbuild.commands.draft import draft_recipe
+from aotbuild.commands.draft import draft_recipe, explain_draft
 from aotbuild.commands.output import json_option, print_json, print_table
 from aotbuild.commands.toml import to_toml
 from aotbuild.errors import UsageError
@@ -85,7 +85,19 @@ def _write_configs(folder: Path, configs: dict[str, dict[str, object]]) -> None:
 
 
 def _write(file: Path, recipe: Recipe, architecture: Path, revision: str | None) -> None:
-    document = {**recipe.to_json(), "architecture": f"{architecture}/", "revision": revision}
-    text = to_toml(Recipe.from_json(document))
+    document = {
+        **recipe.to_json(),
+        "architecture": _path_from(file.resolve().parent, architecture),
+        "revision": revision,
+    }
+    drafted = Recipe.from_json(document)
+    text = to_toml(drafted, explain_draft(drafted))
     parse_recipe(text, where=str(file))
-    file.write_text(f"# Drafted by `aotbuild recipes new`; docs/recipes.md explains it.\n{text}")
+    file.write_text(text, encoding="utf-8")
+
+
+def _path_from(folder: Path, configs: Path) -> str:
+    """`configs` as the recipe says it: relative where both can be moved together."""
+    if configs.is_relative_to(folder):
+        return f"./{configs.relative_to(folder)}/".replace("././", "./")
+    return f"{configs}/"

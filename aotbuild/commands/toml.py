@@ -1,37 +1,55 @@
-"""A recipe written as the TOML that reads back to it; only what differs from the defaults."""
+"""A recipe written as the TOML that reads back to it; only what differs from the defaults.
+
+What comments say beside it is the caller's.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, fields, is_dataclass
 from typing import Any
 
-from aotbuild.recipe import CallRecipe, ComponentRecipe, Recipe, TensorRecipe
+from aotbuild.recipe import CallRecipe, ComponentRecipe, Recipe
 
 
-def to_toml(recipe: Recipe) -> str:
-    """The document of `recipe`, tables in the order in which the shipped ones have them."""
-    return "\n".join(_lines(recipe)) + "\n"
+def to_toml(recipe: Recipe, comments: Mapping[str, str] | None = None) -> str:
+    """The document of `recipe`, tables in the order in which the shipped ones have them.
+
+    Args:
+        recipe: what to write.
+        comments: by table, "call.tensors", and "" for the top: lines to stand above it.
+    """
+    return "\n".join(_lines(recipe, comments or {})).lstrip("\n") + "\n"
 
 
-def _lines(recipe: Recipe) -> Iterator[str]:
+def _lines(recipe: Recipe, comments: Mapping[str, str]) -> Iterator[str]:
+    yield from _comment("", comments)
     yield from _entries(recipe, skip=("components", "call"))
     for name, component in recipe.components.items():
-        yield f"\n[components.{_key(name)}]"
+        yield from _header(f"components.{_key(name)}", comments)
         yield from _entries(component, skip=("inductor",))
         if component.inductor:
-            yield f"\n[components.{_key(name)}.inductor]"
+            yield from _header(f"components.{_key(name)}.inductor", comments)
             yield from (f"{_key(k)} = {_value(v)}" for k, v in component.inductor.items())
-    yield "\n[call]"
+    yield from _header("call", comments)
     yield from _entries(recipe.call, skip=("tensors", "variants"))
     if recipe.call.tensors:
-        yield "\n[call.tensors]"
-        for name, tensor in recipe.call.tensors.items():
-            yield f"{_key(name)} = {_value(_changed(tensor))}"
+        yield from _header("call.tensors", comments)
+        yield from (f"{_key(k)} = {_value(t)}" for k, t in recipe.call.tensors.items())
     if recipe.call.variants:
-        yield "\n[call.variants]"
+        yield from _header("call.variants", comments)
         yield from (f"{_key(k)} = {_value(v)}" for k, v in recipe.call.variants.items())
+
+
+def _header(table: str, comments: Mapping[str, str]) -> Iterator[str]:
+    yield ""
+    yield from _comment(table, comments)
+    yield f"[{table}]"
+
+
+def _comment(table: str, comments: Mapping[str, str]) -> Iterator[str]:
+    yield from (f"# {line}" for line in comments.get(table, "").splitlines())
 
 
 def _entries(
@@ -42,7 +60,7 @@ def _entries(
             yield f"{_key(name)} = {_value(value)}"
 
 
-def _changed(item: Recipe | CallRecipe | ComponentRecipe | TensorRecipe) -> dict[str, Any]:
+def _changed(item: Any) -> dict[str, Any]:
     """The fields of a dataclass whose values aren't their defaults, required ones always."""
     changed = {}
     for field in fields(item):
@@ -59,6 +77,8 @@ def _key(name: str) -> str:
 
 
 def _value(value: Any) -> str:
+    if is_dataclass(value):
+        return _value(_changed(value))
     if isinstance(value, Mapping):
         inner = ", ".join(f"{_key(k)} = {_value(v)}" for k, v in value.items())
         return f"{{ {inner} }}" if inner else "{}"

@@ -47,6 +47,42 @@ def test_draft_says_what_the_shipped_recipe_says_when_the_family_is_known(
     assert set(load_configs(drafted.architecture)) >= {"unet", "vae", "scheduler"}
 
 
+@pytest.mark.parametrize(
+    ("source", "out", "written"),
+    [
+        ("mine", "mine.toml", "./mine/"),
+        ("deep/mine", "mine.toml", "./deep/mine/"),
+        ("mine", "mine/mine.toml", "./"),
+        ("mine", "deep/mine.toml", None),
+    ],
+)
+def test_draft_names_its_configs_by_a_relative_path_when_they_lie_beside_or_below(
+    source: str, out: str, written: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here" / "deep").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "here")
+    lay_out("tiny", Path(source))
+    assert main(["recipes", "new", source, "--out", out]) == 0
+    absolute = f"{tmp_path / 'here' / source}/"
+    assert f'architecture = "{written or absolute}"' in Path(out).read_text()
+    if written:
+        (tmp_path / "here").rename(tmp_path / "there")
+    monkeypatch.chdir(tmp_path)
+    moved = tmp_path / ("there" if written else "here") / out
+    assert "unet" in load_configs(load_recipe(str(moved)).architecture)
+
+
+def test_draft_says_what_each_table_is_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    lay_out("sdxl", tmp_path / "mine")
+    assert main(["recipes", "new", "./mine"]) == 0
+    lines = (tmp_path / "mine.toml").read_text().splitlines()
+    headers = [i for i, line in enumerate(lines) if line.startswith("[")]
+    assert len(headers) == 7
+    assert all(lines[i - 1].startswith("# ") for i in headers)
+    assert all(len(line) <= 100 for line in lines if line.startswith("#"))
+
+
 def test_new_overwrites_nothing_when_the_file_is_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

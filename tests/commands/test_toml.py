@@ -29,5 +29,14 @@ def test_table_names_come_back_equal_when_they_are_dotted() -> None:
     assert parse_recipe(to_toml(changed), where="dotted") == changed
 
 
+def test_comments_stand_above_their_tables_when_given() -> None:
+    recipe = load_recipe("tiny")
+    text = to_toml(recipe, {"": "One.\nTwo.", "call": "Three.", "components.unet": "Four."})
+    assert text.startswith("# One.\n# Two.\nformat = 1\n")
+    assert "\n\n# Three.\n[call]\n" in text
+    assert "\n\n# Four.\n[components.unet]\n" in text
+    assert parse_recipe(text, where="commented") == recipe
+
+
 def test_defaults_are_left_out_when_nothing_differs() -> None:
     assert "quantization" not in to_toml(load_recipe("tiny"))
