@@ -62,6 +62,7 @@ def test_describe_names_every_preparation() -> None:
         "fuse_qkv": True,
         "attention": "sdpa",
         "quantization": "none",
+        "int8": None,
         "rules": {"timestep": "timestep/1"},
     }
 
