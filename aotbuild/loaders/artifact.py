@@ -5,16 +5,17 @@ Whether it may serve a call is `dispatch`'s to decide.
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from aotbuild.cache.manifest import Manifest
-from aotbuild.cache.signature import TensorSpec
 from aotbuild.errors import IntegrityError
 from aotbuild.loaders.component import Component, state_reason
 from aotbuild.loaders.constants import Binding
+from aotbuild.loaders.rules import INT8_ROWS
 from aotbuild.loaders.runner import Runner
 from aotbuild.loaders.signature import TIMESTEP, Call
 
@@ -69,6 +70,19 @@ class Artifact:
     def key(self) -> str:
         """The first 12 digits of its key."""
         return self.manifest.key[:12]
+
+    @property
+    def quantized(self) -> bool:
+        """Whether it computes with int8 weights."""
+        return any(c.rule == INT8_ROWS for c in self.manifest.constants)
+
+    def bind(self) -> str | None:
+        """Bind it, timed; None, or why eager's tensors don't fit."""
+        started = time.perf_counter()
+        try:
+            return self.binding.refit()
+        finally:
+            self.bind_s += time.perf_counter() - started
 
     def state_reason(self, seen: int) -> str | None:
         """Why the component's state, known by the number `seen`, isn't the one it was built for."""

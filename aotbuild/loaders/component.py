@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from aotbuild.cache.key import json_differences
+from aotbuild.loaders.freeing import Freeing
 from aotbuild.loaders.snapshot import Snapshot
 from aotbuild.loaders.state import State, current_backend, module_state
 from aotbuild.loaders.weights import Weights
@@ -80,6 +81,7 @@ class Component:
         self.module = module
         self.weights = Weights(module)
         self.gate = Gate()
+        self.freeing = Freeing(self)
         self.state: State = module_state(module)
         self._lock = threading.Lock()
         self._snapshot: Snapshot | None = None
@@ -119,6 +121,7 @@ def _after_fork(component: Component | None) -> None:
     """
     if component is not None:
         component._lock = threading.Lock()
+        component.freeing.after_fork()
         component.lost = component.gate.after_fork() or component.lost
 
 

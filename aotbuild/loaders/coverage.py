@@ -94,6 +94,15 @@ def _shown(value: object) -> str:
     return described(value) if isinstance(value, Tensor) else repr(value)
 
 
+def requires_grad(value: Any) -> bool:
+    """Whether any tensor in the tree `value` does."""
+    if isinstance(value, Tensor):
+        return value.requires_grad
+    if isinstance(value, dict):
+        return any(map(requires_grad, value.values()))
+    return isinstance(value, (list, tuple)) and any(map(requires_grad, value))
+
+
 def described(tensor: Tensor) -> str:
     """Shape, dtype and device, for people."""
     shape = "x".join(map(str, tensor.shape)) or "scalar"

@@ -13,13 +13,12 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import torch
-from torch import Tensor
 
 from aotbuild.errors import LoadError, SignatureMismatch
 from aotbuild.loaders import advice
 from aotbuild.loaders.artifact import Artifact
 from aotbuild.loaders.component import Component
-from aotbuild.loaders.coverage import described, differences
+from aotbuild.loaders.coverage import described, differences, requires_grad
 from aotbuild.loaders.runner import special_mode
 from aotbuild.loaders.selfcheck import disagreement
 from aotbuild.loaders.signature import (
@@ -76,12 +75,13 @@ class Dispatcher:
 
         Raises:
             SignatureMismatch: nothing covers it, and the user asked for an error.
+            ReleasedError: only eager can answer (when traced), and its weights are gone.
         """
         if self.released or self._component.lost or torch.compiler.is_compiling():
-            return self._eager(*args, **kwargs)
+            return self._run_eagerly(args, kwargs)
         call = bind(self._method, args, kwargs)
         if call is None:  # eager's own TypeError says best what is wrong
-            return self._eager(*args, **kwargs)
+            return self._run_eagerly(args, kwargs)
         miss = self._mode(call) or self._canonical(call)
         if miss is None:
             covering = self._lookup(call)
@@ -92,6 +92,17 @@ class Dispatcher:
                 covering = answer
             miss = covering
         self._record(miss, call)
+        return self._run_eagerly(args, kwargs)
+
+    def _run_eagerly(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Eager's answer, or its TypeError.
+
+        Raises:
+            ReleasedError: eager lacks weights.
+        """
+        if self._component.freeing.freed:
+            self._method.signature.bind(*args, **kwargs)
+            raise self._component.freeing.refusal(f"{self.unit} would have to run eagerly")
         return self._eager(*args, **kwargs)
 
     def _mode(self, call: Call) -> Miss | None:
@@ -101,7 +112,7 @@ class Dispatcher:
             return Miss("autocast", f"autocast is on for {kind}; an artifact has its own dtypes")
         if special := special_mode():
             return Miss("mode", f"{special}, which compiled code takes no part in")
-        if torch.is_grad_enabled() and _any_requires_grad(call):
+        if torch.is_grad_enabled() and requires_grad(call):
             return Miss("gradients", "an input requires grad, and compiled code has no backward")
         return None
 
@@ -188,15 +199,16 @@ class Dispatcher:
 
     def _compare(self, artifact: Artifact, answer: Any, args: tuple[Any, ...], kwargs: Any) -> Any:
         """Eager's answer, after the artifact's first one was held against it."""
-        eager = self._eager(*args, **kwargs)
-        verdict = disagreement(answer, eager)
-        if verdict is None:
-            return eager  # not finite: nothing was learnt
-        if verdict:
-            artifact.disabled = f"its first call disagreed with eager: {verdict}"
-            self._record(Miss("disabled", artifact.disabled), None)
-        else:
-            artifact.checked = True
+        with self._component.freeing.comparing() as possible:
+            if not possible:  # another thread's comparison ended meanwhile, and settled it
+                return Miss("disabled", artifact.disabled) if artifact.disabled else answer
+            eager = self._eager(*args, **kwargs)
+            verdict = disagreement(answer, eager, quantized=artifact.quantized)
+            if verdict:
+                artifact.disabled = f"its first call disagreed with eager: {verdict}"
+                self._record(Miss("disabled", artifact.disabled), None)
+            elif verdict is not None:  # None: eager isn't finite, so nothing was learnt
+                artifact.checked = True
         return eager
 
     def _hit(self, artifact: Artifact) -> None:
@@ -221,6 +233,8 @@ class Dispatcher:
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         """On a copy of the component: the copy's own method, never this one's weights."""
         module = self._component.module
+        if self._component.freeing.freed:
+            raise self._component.freeing.refusal(f"A copy of {self._component.name}")
         copied = memo.get(id(module))
         if copied is None:
             raise LoadError("A swapped method can't be copied apart from its component.")
@@ -231,11 +245,3 @@ class Dispatcher:
             f"{self.unit} is swapped, and compiled code can't be pickled. Call restore() first, or "
             "save its state_dict()."
         )
-
-
-def _any_requires_grad(value: Any) -> bool:
-    if isinstance(value, Tensor):
-        return value.requires_grad
-    if isinstance(value, dict):
-        return any(map(_any_requires_grad, value.values()))
-    return isinstance(value, (list, tuple)) and any(map(_any_requires_grad, value))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
@@ -19,7 +20,7 @@ from aotbuild import probe
 from aotbuild.cache import match
 from aotbuild.cache.artifact import Entry
 from aotbuild.cache.store import Store
-from aotbuild.errors import AotbuildError, NoArtifactError, UsageError
+from aotbuild.errors import AotbuildError, NoArtifactError, ReleasedError, UsageError
 from aotbuild.loaders.artifact import Artifact
 from aotbuild.loaders.component import Component, device_of, precision_of
 from aotbuild.loaders.dispatch import Dispatcher
@@ -40,6 +41,7 @@ class _Options:
     require_verified: bool
     num_runners: int
     trial: bool = False
+    frees: bool = False
 
 
 def load(
@@ -63,7 +65,8 @@ def load(
         revision: the commit, for sources on the Hub.
         components: names of components ("vae") or of units ("vae.decode"); None: whatever `source`
             has artifacts for.
-        fallback: "eager" runs what isn't covered eagerly; "error" raises, here and at the call.
+        fallback: "eager" runs what isn't covered eagerly; "error" raises, here and at the call, and
+            frees the weights that only int8 constants are made of: then nothing can be restored.
         store: where libraries are extracted; by default `$AOTBUILD_STORE`, else ~/.cache/aotbuild.
         self_check: let an artifact that wasn't verified on this architecture compare its first call
             with eager before it serves.
@@ -87,6 +90,7 @@ def load(
         self_check=self_check,
         require_verified=require_verified,
         num_runners=num_runners,
+        frees=fallback == "error",
     )
     return _load(pipeline, local_source(source, revision), components, fallback, options)
 
@@ -121,8 +125,11 @@ def _load(
             rejections += turned_down
         loaded = Loaded(units, rejections, str(folder))
         _check_complete(names, units, rejections, fallback, folder)
+        if options.frees:
+            loaded.free()
     except BaseException:
-        Loaded(units, [], "").restore()
+        with suppress(ReleasedError):  # too late: they stay swapped, and raise
+            Loaded(units, [], "").restore()
         raise
     return loaded
 
@@ -223,9 +230,9 @@ def _make(
             self_check=options.self_check,
         )
         artifact.load_s = time.perf_counter() - started
-        started = time.perf_counter()
-        unfit = artifact.binding.refit()
-        artifact.bind_s = time.perf_counter() - started
+        # What frees weights is bound once every component is known to be served.
+        later = options.frees and artifact.quantized
+        unfit = artifact.binding.judge() if later else artifact.bind()
     except AotbuildError as e:
         if runner is not None:
             runner.close()

@@ -10,6 +10,7 @@ from aotbuild.loaders.artifact import Artifact
 from aotbuild.loaders.component import Component
 from aotbuild.loaders.dispatch import Dispatcher
 from aotbuild.loaders.swap import Swap
+from aotbuild.loaders.weights import Weights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,12 +51,15 @@ class Loaded:
         What was moved or replaced is noticed at the next call anyway; this takes the time now.
 
         Raises:
-            ReleasedError: the pipeline was restored.
+            ReleasedError: the pipeline was restored, or eager's weights were freed.
         """
         if self._restored:
             raise ReleasedError(
                 "refresh() after restore(): nothing is loaded any more. Call aotbuild.load again."
             )
+        for component in self._components():
+            if component.freeing.freed:
+                raise component.freeing.refusal("refresh()")
         for component in self._components():
             component.look_again()
             component.observe()
@@ -64,7 +68,13 @@ class Loaded:
                     artifact.binding.refit()
 
     def restore(self) -> None:
-        """The pipeline exactly as it was: methods, layouts, values. A second time does nothing."""
+        """The pipeline exactly as it was: methods, layouts, values. A second time does nothing.
+
+        Raises:
+            ReleasedError: eager's weights were freed; everything stays as it is.
+        """
+        for component in self._components():
+            component.freeing.keep()
         self._restored = True
         for unit in self._units:
             unit.swap.undo()
@@ -77,6 +87,13 @@ class Loaded:
                     artifact.binding.release()
                 component.weights.restore()
 
+    def free(self) -> None:
+        """Bind what isn't bound yet, freeing the weights that it leaves eager alone to read."""
+        for component in self._components():
+            artifacts = self._artifacts(component)
+            if any(a.quantized for a in artifacts):
+                component.freeing.begin(artifacts)
+
     def metrics(self) -> dict[str, dict[str, Any]]:
         """Per unit: hits by artifact key, fallbacks by kind, seconds and bytes. Safe to poll."""
         return {
@@ -86,6 +103,8 @@ class Loaded:
                 "load_s": sum(a.load_s for a in unit.dispatcher.artifacts),
                 "bind_s": sum(a.bind_s for a in unit.dispatcher.artifacts),
                 "derived_bytes": unit.component.weights.derived_bytes,
+                "extra_bytes": unit.component.weights.derived.extra_bytes,
+                "freed_bytes": sum(unit.component.weights.derived.freed.values()),
             }
             for unit in self._units
         }
@@ -149,9 +168,8 @@ def _artifact_json(artifact: Artifact) -> dict[str, Any]:
 
 
 def _unit_lines(unit: Unit) -> list[str]:
-    derived = unit.component.weights.derived_bytes
-    shared = f", {derived / 1e6:.1f} MB laid out anew and shared with eager" if derived else ""
-    lines = [f"{unit.name}: {'restored' if unit.dispatcher.released else 'swapped'}{shared}"]
+    lines = [f"{unit.name}: {'restored' if unit.dispatcher.released else 'swapped'}"]
+    lines[0] += _memory(unit.component.weights)
     for artifact in unit.dispatcher.artifacts:
         kind = "dynamic" if artifact.manifest.signature.dynamic else "exact"
         seconds = artifact.load_s + artifact.bind_s
@@ -162,6 +180,24 @@ def _unit_lines(unit: Unit) -> list[str]:
     for kind, count in sorted(unit.dispatcher.fallbacks.items()):
         lines.append(f"  {count} eager ({kind}): {unit.dispatcher.last_reason[kind]}")
     return lines
+
+
+def _memory(weights: Weights) -> str:
+    """What the component's artifacts hold, and what eager gave up; "" for nothing."""
+    shared, extra = weights.derived_bytes, weights.derived.extra_bytes
+    freed = sum(weights.derived.freed.values())
+    text = f", {shared / 1e6:.1f} MB laid out anew and shared with eager" if shared else ""
+    if freed:
+        return (
+            f"{text}, {extra / 1e6:.1f} MB of int8 weights in place of {freed / 1e6:.1f} MB that "
+            "eager had: it can't run any more"
+        )
+    if extra:
+        text += (
+            f", {extra / 1e6:.1f} MB of int8 weights beside eager's own (fallback='error' frees "
+            "what only eager reads)"
+        )
+    return text
 
 
 def _trust(artifact: Artifact) -> str:

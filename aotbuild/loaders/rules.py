@@ -10,6 +10,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from aotbuild.cache.manifest import Constant
+
 TENSOR, VIEW, CONCAT, INT8_ROWS, STORED = RULES = (
     "tensor/1",
     "view/1",
@@ -41,6 +43,30 @@ def int8_rows(sources: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
     if len(made) == 1:
         return made[0]
     return torch.cat([data for data, _ in made]), torch.cat([scale for _, scale in made])
+
+
+def make(constant: Constant, values: Sequence[Tensor]) -> Tensor:
+    """`constant`, of the tensors at its sources; a view of them for "tensor/1" and "view/1".
+
+    For whoever wants one constant alone; data and scale of `int8_rows` come as a pair otherwise.
+
+    Raises:
+        ValueError: "stored/1", which is made of nothing, or an unknown rule.
+    """
+    if constant.rule == TENSOR:
+        return values[0].detach()
+    if constant.rule == VIEW:
+        return values[0].detach().view(constant.shape)
+    if constant.rule == CONCAT:
+        return torch.cat([v.detach() for v in values])
+    if constant.rule == INT8_ROWS:
+        return pick(constant, int8_rows(values))
+    raise ValueError(f"{constant.name}: the rule {constant.rule!r} makes nothing of tensors")
+
+
+def pick(constant: Constant, pair: tuple[Tensor, Tensor]) -> Tensor:
+    """Which of (data, scale) `constant` is, by its dtype."""
+    return pair[0] if constant.dtype == "int8" else pair[1]
 
 
 def _quantized(rows: Tensor) -> tuple[Tensor, Tensor]:

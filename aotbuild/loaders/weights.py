@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from aotbuild.loaders.derived import Derived
+
 Path = tuple[str, ...]
 
 
@@ -67,11 +69,13 @@ class Weights:
 
     Attributes:
         epoch: counts the changes of the module's tree, after each of which tensors are found anew.
+        derived: what is made of the tensors and held beside them.
     """
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
         self.epoch = 0
+        self.derived = Derived()
         self._adopted: dict[str, _Adopted] = {}
         self._fused: dict[Path, _Fused] = {}
 
@@ -148,6 +152,7 @@ class Weights:
                     part.data = part.detach().clone()
         self._adopted.clear()
         self._fused.clear()
+        self.derived.clear()
 
 
 def _copy(tensor: Tensor, stride: tuple[int, ...]) -> Tensor:

@@ -1,0 +1,189 @@
+"""Constants that are made of eager's weights and kept beside them: made once, shared, renewed.
+
+It also lets go of the weights that were read; whether it may, `freeing` says.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from aotbuild.loaders.rules import int8_rows
+
+Path = tuple[str, ...]
+_ALIGNMENT_BYTES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """A tensor as it was read: which, where, how laid out, how often changed in place, when."""
+
+    tensor: Tensor
+    pointer: int
+    stride: tuple[int, ...]
+    version: int
+    epoch: int
+
+    def same(self, other: _Seen) -> bool:
+        return self.tensor is other.tensor and (
+            (self.pointer, self.stride, self.version, self.epoch)
+            == (other.pointer, other.stride, other.version, other.epoch)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """Data and scales, and what they were made of."""
+
+    data: Tensor
+    scale: Tensor
+    seen: tuple[_Seen, ...]
+    rows: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Freed:
+    """An emptied weight: what it was, and its rows, which are all that is left of it."""
+
+    tensor: Tensor
+    shape: tuple[int, ...]
+    bytes: int
+    data: Tensor
+    scale: Tensor
+
+
+class Derived:
+    """The int8 data and scales of one component's weights, and the weights that were freed.
+
+    Not safe to call from two threads at once, but for the counts of bytes.
+
+    Attributes:
+        free: paths of weights that are emptied as soon as they are quantized.
+    """
+
+    def __init__(self) -> None:
+        self.free: frozenset[str] = frozenset()
+        self._made: dict[Path, _Made] = {}
+        self._freed: dict[str, _Freed] = {}
+        self._untrimmed = False
+
+    @property
+    def extra_bytes(self) -> int:
+        """Bytes of what was made, none of which eager reads."""
+        held: list[_Made | _Freed] = [*list(self._made.values()), *list(self._freed.values())]
+        storages = [t.untyped_storage() for m in held for t in (m.data, m.scale)]
+        return sum({s.data_ptr(): s.nbytes() for s in storages}.values())
+
+    @property
+    def freed(self) -> dict[str, int]:
+        """Path -> bytes of each weight that is emptied now."""
+        return {p: f.bytes for p, f in list(self._freed.items()) if not f.tensor.numel()}
+
+    def shape(self, path: str, value: Tensor) -> tuple[int, ...]:
+        """The shape of the weight at `path`, also where it was freed."""
+        freed = self._record(path, value)
+        return tuple(value.shape) if freed is None else freed.shape
+
+    def quantized(
+        self, sources: Path, values: Sequence[Tensor], epoch: int
+    ) -> tuple[Tensor, Tensor]:
+        """(data, scale) of "int8_rows/1" for the weights `values` at `sources`.
+
+        The same two tensors until a weight is another one, moves, changes in place, or `epoch`
+        does; new ones then. A freed weight's rows are those it had.
+        """
+        made = self._made.get(sources)
+        seen = self._look(sources, values, epoch)
+        if made is None or not all(a.same(b) for a, b in zip(made.seen, seen, strict=True)):
+            made = self._make(sources, values, seen)
+        if self._let_go(sources, values, made):
+            made = replace(made, seen=self._look(sources, values, epoch))
+        self._made[sources] = made
+        return made.data, made.scale
+
+    def trim(self) -> None:
+        """Hand what was freed back to the system; does nothing where nothing was."""
+        if self._untrimmed:
+            self._untrimmed = False
+            _trim()
+
+    def refill(
+        self, _module: nn.Module, state_dict: dict[str, Any], prefix: str, *_rest: Any
+    ) -> None:
+        """Before the module's `load_state_dict`: give emptied weights the values that are to come.
+
+        torch would refuse them for their shape, both to copy into and to replace.
+        """
+        for path, freed in self._freed.items():
+            value = state_dict.get(prefix + path)
+            if freed.tensor.numel() or not isinstance(value, Tensor):
+                continue
+            if tuple(value.shape) == freed.shape:
+                freed.tensor.data = value.detach().to(freed.tensor.device, freed.tensor.dtype)
+
+    def clear(self) -> None:
+        """Forget everything that was made."""
+        self.free = frozenset()
+        self._made.clear()
+        self._freed.clear()
+
+    def _record(self, path: str, value: Tensor) -> _Freed | None:
+        freed = self._freed.get(path)
+        return freed if freed is not None and freed.tensor is value and not value.numel() else None
+
+    def _look(self, sources: Path, values: Sequence[Tensor], epoch: int) -> tuple[_Seen, ...]:
+        seen = []
+        for path, value in zip(sources, values, strict=True):
+            freed = self._record(path, value)
+            seen.append(_seen(value, epoch) if freed is None else _Seen(freed.data, 0, (), 0, 0))
+        return tuple(seen)
+
+    def _make(self, sources: Path, values: Sequence[Tensor], seen: tuple[_Seen, ...]) -> _Made:
+        with torch.inference_mode(False), torch.no_grad():
+            parts = [self._rows(p, v) for p, v in zip(sources, values, strict=True)]
+            rows = tuple(data.shape[0] for data, _ in parts)
+            if len(parts) == 1:
+                ((data, scale),) = parts
+                return _Made(_aligned(data), _aligned(scale), seen, rows)
+            data, scale = (torch.cat([part[i] for part in parts]) for i in (0, 1))
+            return _Made(data, scale, seen, rows)
+
+    def _rows(self, path: str, value: Tensor) -> tuple[Tensor, Tensor]:
+        freed = self._record(path, value)
+        return int8_rows([value]) if freed is None else (freed.data, freed.scale)
+
+    def _let_go(self, sources: Path, values: Sequence[Tensor], made: _Made) -> bool:
+        """Empty those weights that may be; whether there were any."""
+        halves = (torch.split(t, list(made.rows)) for t in (made.data, made.scale))
+        parts = zip(*halves, strict=True)
+        found = False
+        for path, value, (data, scale) in zip(sources, values, parts, strict=True):
+            if path in self.free and self._record(path, value) is None:
+                size = value.numel() * value.element_size()
+                self._freed[path] = _Freed(value, tuple(value.shape), size, data, scale)
+                with torch.inference_mode(False):
+                    value.data = torch.empty(0, dtype=value.dtype, device=value.device)
+                found = self._untrimmed = True
+        return found
+
+
+def _seen(tensor: Tensor, epoch: int) -> _Seen:
+    version = 0 if tensor.is_inference() else tensor._version
+    return _Seen(tensor, tensor.data_ptr(), tuple(tensor.stride()), version, epoch)
+
+
+def _aligned(tensor: Tensor) -> Tensor:
+    return tensor.clone() if tensor.data_ptr() % _ALIGNMENT_BYTES else tensor
+
+
+def _trim() -> None:
+    """Give the C heap's free pages back; only glibc keeps them, and only glibc has the call."""
+    try:
+        ctypes.CDLL(None).malloc_trim(0)
+    except (AttributeError, OSError):
+        return
