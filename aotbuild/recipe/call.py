@@ -1,0 +1,78 @@
+"""The call of a pipeline that a recipe builds for, as data."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+Scalar = bool | int | float | str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorRecipe:
+    """A tensor that the caller hands to the pipeline.
+
+    Attributes:
+        shape: extents; "batch", "height" and "width" (in pixels) stand for the call's own.
+        dtype: "float" follows the precision; else torch's name, "int64".
+        fill: the value of every element.
+    """
+
+    shape: tuple[int | str, ...]
+    dtype: str = "float"
+    fill: float = 0.0
+
+    def __post_init__(self) -> None:
+        for extent in self.shape:
+            if isinstance(extent, str) and extent not in ("batch", "height", "width"):
+                raise ValueError(f"shape: {extent!r} is not a number, batch, height or width")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallRecipe:
+    """The pipeline call that a rehearsal makes.
+
+    Attributes:
+        resolution: "WIDTHxHEIGHT" in pixels.
+        multiple_px: width and height must be multiples of it.
+        batch: images per prompt call, before guidance doubles it.
+        arguments: further arguments of the pipeline's `__call__`.
+        tensors: tensor arguments by name; they stand in for the text encoders.
+        variants: calls to build for, by name; each holds the arguments that differ.
+    """
+
+    resolution: str
+    multiple_px: int
+    batch: int = 1
+    arguments: dict[str, Scalar] = field(default_factory=dict)
+    tensors: dict[str, TensorRecipe] = field(default_factory=dict)
+    variants: dict[str, dict[str, Scalar]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.multiple_px < 1 or self.batch < 1:
+            raise ValueError("multiple_px and batch must be at least 1")
+        check_resolution(self.resolution, self.multiple_px)
+
+
+def parse_resolution(text: str) -> tuple[int, int]:
+    """(width, height) in pixels of "WIDTHxHEIGHT".
+
+    Raises:
+        ValueError: it isn't of that form.
+    """
+    match = re.fullmatch(r"([1-9]\d{0,4})x([1-9]\d{0,4})", text)
+    if match is None:
+        raise ValueError(f"resolution {text!r}: write WIDTHxHEIGHT in pixels, like 1024x1024")
+    return int(match[1]), int(match[2])
+
+
+def check_resolution(text: str, multiple_px: int) -> tuple[int, int]:
+    """`parse_resolution`, and a ValueError naming the nearest sizes if it isn't on the grid."""
+    width, height = parse_resolution(text)
+    if width % multiple_px or height % multiple_px:
+        near = "x".join(str(max(1, round(n / multiple_px)) * multiple_px) for n in (width, height))
+        raise ValueError(
+            f"resolution {text} isn't a multiple of {multiple_px} pixels, as this model needs; "
+            f"the nearest is {near}"
+        )
+    return width, height

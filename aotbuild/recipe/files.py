@@ -1,0 +1,102 @@
+"""Finds recipes and the configs of their components: those that ship, and files of one's own."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from dataclasses import replace
+from importlib import resources
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Any
+
+from aotbuild.errors import RecipeError
+from aotbuild.recipe.document import Recipe, parse_recipe
+
+
+def recipe_names() -> tuple[str, ...]:
+    """Names of the recipes that ship with aotbuild, sorted."""
+    files = (f.name for f in _data().iterdir())
+    return tuple(sorted(n.removesuffix(".toml") for n in files if n.endswith(".toml")))
+
+
+def load_recipe(name_or_path: str) -> Recipe:
+    """The shipped recipe of that name, or the one in that TOML file.
+
+    A relative path to configs in the file starts at the file's own folder.
+
+    Raises:
+        RecipeError: no such recipe (with the nearest name), or what is wrong in it, and where.
+    """
+    if name_or_path.endswith(".toml") or "/" in name_or_path:
+        file: Traversable | Path = Path(name_or_path).expanduser()
+        if not file.is_file():
+            raise RecipeError(
+                f"No recipe file at {name_or_path}. `aotbuild recipes` lists those that ship."
+            )
+    else:
+        file = _data() / f"{name_or_path}.toml"
+        if name_or_path not in recipe_names():
+            near = difflib.get_close_matches(name_or_path, recipe_names(), n=1, cutoff=0.4)
+            hint = f"Did you mean {near[0]}? " if near else ""
+            raise RecipeError(
+                f"Unknown recipe {name_or_path!r}. {hint}`aotbuild recipes` lists them all; "
+                "a path to your own TOML file works too."
+            )
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as e:
+        raise RecipeError(f"Recipe {name_or_path} can't be read as UTF-8 text: {e}.") from e
+    recipe = parse_recipe(text, where=name_or_path)
+    folder = Path(recipe.architecture).expanduser()
+    if isinstance(file, Path) and "/" in recipe.architecture and not folder.is_absolute():
+        return replace(recipe, architecture=str((file.resolve().parent / folder).resolve()))
+    return recipe
+
+
+def load_configs(architecture: str) -> dict[str, dict[str, Any]]:
+    """Component configs by component name, of a shipped architecture or a diffusers folder.
+
+    Reads `<name>.json`, and `<name>/config.json` (`scheduler/scheduler_config.json`) as diffusers
+    lays a checkpoint out. `model_index` is among them where there is one.
+
+    Raises:
+        RecipeError: no such architecture or folder, or a config that isn't a JSON object.
+    """
+    folder: Traversable | Path = Path(architecture).expanduser()
+    if "/" not in architecture:
+        folder = _data() / "architectures" / architecture
+    if not folder.is_dir():
+        raise RecipeError(
+            f"No component configs at {architecture!r}: neither a shipped architecture nor a "
+            "diffusers folder. `aotbuild recipes` lists the shipped ones."
+        )
+    found: dict[str, dict[str, Any]] = {}
+    for entry in sorted(folder.iterdir(), key=lambda e: e.name):
+        file = entry
+        if entry.is_dir():
+            named = (
+                entry / n
+                for n in ("config.json", f"{entry.name}_config.json", "scheduler_config.json")
+            )
+            file = next((f for f in named if f.is_file()), entry)
+        if file.name.endswith(".json") and file.is_file():
+            found[entry.name.removesuffix(".json")] = _read_config(file)
+    return found
+
+
+def _read_config(file: Traversable | Path) -> dict[str, Any]:
+    try:
+        config = json.loads(file.read_text("utf-8"))
+    except (ValueError, RecursionError) as e:
+        raise RecipeError(f"{file} isn't JSON: {e}.") from e
+    if not isinstance(config, dict):
+        raise RecipeError(
+            f"{file} holds {json.dumps(config)[:40]}, where a config is a JSON object, as "
+            "diffusers' save_pretrained writes it."
+        )
+    return config
+
+
+def _data() -> Traversable:
+    return resources.files("aotbuild.recipes")
