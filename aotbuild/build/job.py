@@ -27,6 +27,7 @@ class Job:
         gpu: the target's architecture, or "cpu" levels by name.
         tune: measure on the GPU that is here.
         tuning: measured choices by kernel digest, of the recipe's table; None: there is none.
+        weights: what to pack, see `build.pack.Source`; None: the artifact stays weightless.
     """
 
     recipe: Recipe
@@ -38,6 +39,7 @@ class Job:
     gpu: str
     tune: bool
     tuning: dict[str, dict[str, int]] | None = None
+    weights: dict[str, Any] | None = None
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object with every field."""
@@ -51,6 +53,7 @@ class Job:
             "gpu": self.gpu,
             "tune": self.tune,
             "tuning": self.tuning,
+            "weights": self.weights,
         }
 
     @classmethod

@@ -15,6 +15,7 @@ from aotbuild.build.compile import options_for
 from aotbuild.build.host import Toolchain, find_toolchain
 from aotbuild.build.job import Blueprint, Job
 from aotbuild.build.layers import inductor_options, judge_layers
+from aotbuild.build.pack import source_of
 from aotbuild.build.prepare import describe
 from aotbuild.build.ranges import Range, find_range, inner_sizes
 from aotbuild.build.rehearse import Rehearsal, rehearse
@@ -22,6 +23,7 @@ from aotbuild.build.request import BuildRequest, Event, Planned
 from aotbuild.build.signatures import planned_signature
 from aotbuild.build.targets import runs_here, target_for
 from aotbuild.build.tuning import read_table, table_path
+from aotbuild.cache.files import weights_part
 from aotbuild.cache.key import RULES_REVISION, Part, make_parts
 from aotbuild.cache.signature import Signature
 from aotbuild.cache.store import Store
@@ -47,6 +49,7 @@ def plan(
     recipe = replace(recipe, architecture=Path(recipe.architecture).name)
     toolchain, store = find_toolchain(), Store(request.store)
     tuning = _tuning(request, target)
+    weights = _weights(request)
     found: dict[str, Planned] = {}
     for job_recipe, variant, dynamic in _calls(recipe, request):
         started = time.monotonic()
@@ -68,6 +71,7 @@ def plan(
                     gpu=target.arch,
                     tune=request.tune,
                     tuning=None if request.tune else tuning,
+                    weights=weights.get(unit.partition(".")[0]),
                 )
                 print_ = _blueprint(job, rehearsals, target, toolchain)
                 found.setdefault(print_.key, _planned(print_, store, seconds))
@@ -81,6 +85,14 @@ def _tuning(request: BuildRequest, target: Target) -> dict[str, dict[str, int]] 
     name = request.recipe.name
     table = read_table(table_path(request.recipe_path, request.store, name, target.arch))
     return None if table is None else table.choices
+
+
+def _weights(request: BuildRequest) -> dict[str, dict[str, Any]]:
+    """Component -> whose weights to pack, where the request asks for it."""
+    if not request.pack_weights:
+        return {}
+    names = request.recipe.components
+    return {name: source_of(request.checkpoint, name).to_json() for name in names}
 
 
 def _check_supported(request: BuildRequest, target: Target) -> None:
@@ -213,7 +225,7 @@ def _parts(
             },
             "versions": versions,
             "toolchain": toolchain.to_json(),
-            "weights": None,
+            "weights": weights_part(job.weights["digest"] if job.weights else None),
         }
     )
 

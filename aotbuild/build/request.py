@@ -26,6 +26,7 @@ class BuildRequest:
             `resolutions`.
         scope: "full".
         checkpoint: a diffusers folder or Hub id whose configs decide the architecture.
+        pack_weights: put the prepared weights of `checkpoint`, a folder, beside the code.
         store: the store's root.
         verify: compare with eager after building, where this machine can run the target.
         tune: measure on the GPU that is here, and keep the choices in the tuning table.
@@ -41,6 +42,7 @@ class BuildRequest:
     dynamic: tuple[str, str] | None = None
     scope: str = "full"
     checkpoint: str | None = None
+    pack_weights: bool = False
     verify: bool = True
     tune: bool = False
     recipe_path: Path | None = None
@@ -99,7 +101,7 @@ class Built:
     Attributes:
         component: the unit. key: 64 hex digits. path: its folder.
         signature: the calls it serves.
-        bytes: size of `package.pt2`.
+        bytes: size of `package.pt2`, and of the packed constants where there are any.
         cached: it was there already; nothing was compiled.
         verified: a record says that it computes what eager does.
         seconds: by stage of `STAGES`; None for a stage that didn't run.

@@ -228,7 +228,7 @@ def _built(
         key=manifest.key,
         path=entry.folder,
         signature=manifest.signature,
-        bytes=manifest.package.bytes,
+        bytes=sum(f.bytes for f in manifest.files),
         cached=cached,
         verified=any(r.get("passed") is True for r in records),
         seconds=seconds or {},

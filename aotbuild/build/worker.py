@@ -22,6 +22,7 @@ from typing import Any
 
 from aotbuild.build.job import Blueprint, Job
 from aotbuild.build.package import Package
+from aotbuild.cache.files import Packed
 from aotbuild.cache.manifest import FORMAT, Constant, Manifest
 from aotbuild.cache.signature import Signature
 from aotbuild.errors import AotbuildError, BuildError
@@ -105,7 +106,24 @@ def _compile(blueprint: Blueprint, folder: Path, work: Path, seconds: dict[str, 
         checks = {**compiled.checks, **check_library(packed.data, target, work)}
     checks["operators"] = exported.operators
     checks["unused"] = list(constants.unused)
-    return _manifest(blueprint, exported.signature, constants.constants, checks, packed)
+    weights = _pack(blueprint, constants.constants, folder, seconds)
+    return _manifest(blueprint, exported.signature, constants.constants, checks, packed, weights)
+
+
+def _pack(
+    blueprint: Blueprint,
+    constants: tuple[Constant, ...],
+    folder: Path,
+    seconds: dict[str, float],
+) -> Packed | None:
+    """The constants written beside the package, where the job says so."""
+    from aotbuild.build.pack import Source, pack
+
+    job = blueprint.job
+    if job.weights is None:
+        return None
+    with _stage("pack", job.unit, seconds):
+        return pack(Source(**job.weights), blueprint.recorded, constants, folder)
 
 
 def check_library(data: bytes, target: Target, work: Path) -> dict[str, Any]:
@@ -140,6 +158,7 @@ def _manifest(
     constants: tuple[Constant, ...],
     checks: dict[str, Any],
     packed: Package,
+    weights: Packed | None,
 ) -> Manifest:
     from dataclasses import replace
 
@@ -172,7 +191,7 @@ def _manifest(
         recipe=recipe.to_json(),
         package=packed.package,
         library=packed.library_record,
-        packed=None,
+        packed=weights,
         checks={
             **checks,
             "needed": list(packed.library.needed),

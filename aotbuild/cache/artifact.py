@@ -32,7 +32,7 @@ class Entry:
     @property
     def bytes(self) -> int:
         """Size of the package, its manifest, and its packed constants on disk."""
-        files = sum(f.bytes for f in _files(self.manifest))
+        files = sum(f.bytes for f in self.manifest.files)
         return files + len(self.manifest.to_bytes())
 
 
@@ -63,7 +63,7 @@ def read_entry(folder: Path) -> Entry:
     if (PACKED in found) != (manifest.packed is not None):
         held = "holds" if PACKED in found else "lacks"
         raise IntegrityError(f"{folder} {held} {PACKED}, unlike its manifest. {BROKEN}.")
-    for record in _files(manifest):
+    for record in manifest.files:
         _check_size(folder, record)
     return Entry(folder, manifest)
 
@@ -103,11 +103,6 @@ def open_packed(folder: Path, record: FileRecord) -> int:
         os.close(fd)
         raise
     return fd
-
-
-def _files(manifest: Manifest) -> tuple[FileRecord, ...]:
-    packed = manifest.packed
-    return (manifest.package,) if packed is None else (manifest.package, packed.file)
 
 
 def _check_size(folder: Path, record: FileRecord) -> None:

@@ -153,6 +153,11 @@ class Manifest:
         slug = f"{self.signature.slug}-{self.key[:12]}"
         return f"artifacts/{self.component}/{self.target.slug}/{slug}"
 
+    @property
+    def files(self) -> tuple[FileRecord, ...]:
+        """What lies in the artifact's folder beside the manifest."""
+        return (self.package,) if self.packed is None else (self.package, self.packed.file)
+
     def to_json(self) -> dict[str, Any]:
         """A JSON object with every field, without the closing digest."""
         return {

@@ -20,7 +20,7 @@ def to_json(store: Store, entry: Entry) -> dict[str, Any]:
         "component": manifest.component,
         "path": str(entry.folder),
         "signature": manifest.signature.to_json(),
-        "bytes": manifest.package.bytes,
+        "bytes": sum(f.bytes for f in manifest.files),
         "cached": True,
         "verified": is_verified(store, entry),
         "seconds": dict.fromkeys(STAGES),
@@ -42,7 +42,7 @@ def row(store: Store, entry: Entry) -> tuple[str, ...]:
         first,
         manifest.target.arch,
         manifest.target.torch,
-        human_bytes(manifest.package.bytes),
+        human_bytes(sum(f.bytes for f in manifest.files)),
         verified,
         manifest.key[:12],
     )

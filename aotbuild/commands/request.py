@@ -10,7 +10,9 @@ from typing import Any, TypeVar
 
 import click
 
+from aotbuild.build.pack import check_checkpoint
 from aotbuild.build.request import BuildRequest
+from aotbuild.cache.weight_files import find_weights
 from aotbuild.commands.output import json_option, store_option
 from aotbuild.errors import ToolchainError, UsageError
 from aotbuild.gpus import find_gpu
@@ -36,6 +38,7 @@ class Arguments:
     scope: str
     dynamic: str | None
     checkpoint: str | None
+    pack_weights: bool
     store: Path
     tune: bool
     no_verify: bool
@@ -62,6 +65,11 @@ _OPTIONS = (
     ),
     click.option("--dynamic", metavar="WxH:WxH", help="One artifact for a range of resolutions."),
     click.option("--checkpoint", metavar="PATH|REPO", help="A fine-tune; its configs decide."),
+    click.option(
+        "--pack-weights",
+        is_flag=True,
+        help="Carry the prepared weights of --checkpoint FOLDER, for the fastest start.",
+    ),
     store_option,
     click.option("--tune", is_flag=True, help="Measure on the GPU that is here."),
     click.option("--no-verify", is_flag=True, help="Leave verification to `aotbuild verify`."),
@@ -80,7 +88,8 @@ def make_request(arguments: Arguments) -> BuildRequest:
     """The request, after every check that needs no torch.
 
     Raises:
-        UsageError: a recipe, GPU, resolution or range that can't be built.
+        UsageError: a recipe, GPU, resolution or range that can't be built, weights that can't be
+            packed.
         ToolchainError: what the extra `build` installs is missing.
     """
     recipe = load_recipe(arguments.recipe).override(
@@ -92,6 +101,10 @@ def make_request(arguments: Arguments) -> BuildRequest:
     dynamic = _range(arguments.dynamic)
     for resolution in (*resolutions, *(dynamic or ())):
         _check_resolution(resolution, recipe)
+    if arguments.pack_weights:
+        checkpoint = check_checkpoint(arguments.checkpoint)
+        for name in recipe.components:
+            find_weights(checkpoint, name)
     check_installed()
     path = Path(arguments.recipe).expanduser()
     return BuildRequest(
@@ -102,6 +115,7 @@ def make_request(arguments: Arguments) -> BuildRequest:
         dynamic=dynamic,
         scope=arguments.scope,
         checkpoint=arguments.checkpoint,
+        pack_weights=arguments.pack_weights,
         store=arguments.store.expanduser(),
         verify=not arguments.no_verify,
         tune=arguments.tune,

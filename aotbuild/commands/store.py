@@ -111,6 +111,10 @@ def _facts(entry: Entry) -> list[tuple[str, Any]]:
         ("package", packed),
         ("constants", f"{len(m.constants)} by {', '.join(rules) or 'no rule'}"),
     ]
+    if m.packed is not None:
+        origin = f"{m.packed.checkpoint} at {m.packed.revision}" if m.packed.checkpoint else "files"
+        size = human_bytes(m.packed.file.bytes)
+        facts.append(("packed", f"{size}, of {origin} with digest {m.packed.digest[:12]}"))
     facts += [("input", line) for line in m.signature.sizes()]
     facts += [("range", f"{s} from {low} to {high}") for s, low, high in m.signature.symbols]
     facts += [("checks", f"{name}: {_short(value)}") for name, value in m.checks.items()]

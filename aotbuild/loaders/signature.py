@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 Call: TypeAlias = dict[str, Any]
 TIMESTEP = "timestep/1"
+READ = "__aotbuild_read__"
 ABSENT = object()
 """Stands for an argument without a default until the call gives it."""
 
@@ -87,7 +88,7 @@ def bind(method: Method, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Ca
     for name, value in call.items():
         if value is ABSENT:
             return None
-        if type(value) is _GENERATOR and not _reads(method.function, name):
+        if type(value) is _GENERATOR and not reads(method.function, name):
             call[name] = method.defaults.get(name)
     return call
 
@@ -181,11 +182,15 @@ def first_tensor(call: Call, ruled: frozenset[str]) -> Tensor | None:
 
 
 @functools.cache
-def _reads(function: Callable[..., Any], name: str) -> bool:
+def reads(function: Callable[..., Any], name: str) -> bool:
     """Whether the function's own code can see the value of its parameter `name`.
 
     Read off the bytecode: a parameter whose name occurs in no load, no closure, and no `locals()`.
+    A stand-in's function says it by the attribute `READ`.
     """
+    known = getattr(function, READ, None)
+    if known is not None:
+        return name in known
     code = getattr(function, "__code__", None)
     if code is None or name in code.co_cellvars or {"locals", "eval", "exec"} & {*code.co_names}:
         return True
