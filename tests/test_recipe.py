@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, fields, replace
 from pathlib import Path
 
 import pytest
@@ -15,11 +15,13 @@ from aotbuild.recipe import (
     ComponentRecipe,
     Recipe,
     TensorRecipe,
+    VariantRecipe,
     check_resolution,
     load_configs,
     load_recipe,
     parse_recipe,
     parse_resolution,
+    recipe_configs,
     recipe_names,
 )
 
@@ -53,9 +55,8 @@ def test_names_hold_what_the_project_promises_to_ship() -> None:
 def test_shipped_recipe_has_its_name_and_its_configs(name: str) -> None:
     recipe = load_recipe(name)
     assert recipe.name == name
-    configs = load_configs(recipe.architecture)
+    configs = recipe_configs(recipe)
     assert set(recipe.components) <= set(configs)
-    assert configs["model_index"]["_class_name"] == recipe.pipeline
 
 
 @pytest.mark.parametrize("name", recipe_names())
@@ -97,6 +98,12 @@ MISTAKES = {
     ),
     "off its own grid": (('"512x512"', '"500x512"'), "nearest is 512x512"),
     "no such extent": (('"batch"', '"images"'), "'images' is not a number"),
+    "no such fraction": (('"batch"', '"height/0"'), "'height/0' is not a number"),
+    "a list of nothing": (("768]", "768], count = 0"), "count must be at least 1"),
+    "a variant's argument outside its table": (
+        ("[call.tensors]", "variants = { plain = { guidance_scale = 1.0 } }\n[call.tensors]"),
+        "call.variants.plain.guidance_scale: unknown field",
+    ),
     "a grid of nothing": (("multiple_px = 64", "multiple_px = 0"), "at least 1"),
 }
 
@@ -131,6 +138,54 @@ def test_load_finds_configs_from_the_files_own_folder_when_it_is_called_elsewher
     monkeypatch.chdir(tmp_path / "elsewhere")
     for given in ("../sub/mine.toml", str(path)):
         assert load_configs(load_recipe(given).architecture) == {"unet": {"_class_name": "U"}}
+
+
+@pytest.mark.parametrize("name", ["controlnet.json", "config.json"])
+def test_configs_of_one_component_come_from_its_own_folder_when_the_recipe_says_so(
+    name: str, tmp_path: Path
+) -> None:
+    (tmp_path / "control").mkdir()
+    (tmp_path / "control" / name).write_text('{"_class_name": "ControlNetModel"}')
+    path = tmp_path / "mine.toml"
+    own = '[components.controlnet]\nmethods = ["forward"]\narchitecture = "./control/"\n[call]'
+    path.write_text(GOOD.replace("[call]", own))
+    recipe = load_recipe(str(path))
+    configs = recipe_configs(recipe)
+    assert configs["controlnet"] == {"_class_name": "ControlNetModel"}
+    assert configs["unet"] == load_configs("sd15")["unet"]
+    bare = recipe.without_folders()
+    assert (bare.architecture, bare.components["controlnet"].architecture) == ("sd15", "control")
+
+
+def test_configs_are_refused_when_a_components_own_folder_lacks_it(tmp_path: Path) -> None:
+    (tmp_path / "unet.json").write_text("{}")
+    component = ComponentRecipe(methods=("forward",), architecture=f"{tmp_path}/")
+    recipe = replace(load_recipe("sd15"), components={"controlnet": component})
+    with pytest.raises(RecipeError, match=r"controlnet\.json nor config\.json .* there are unet"):
+        recipe_configs(recipe)
+
+
+def test_vary_works_in_what_the_variant_says_and_nothing_else() -> None:
+    image = TensorRecipe(shape=("batch", 3, "height", "width"))
+    recipe = load_recipe("tiny")
+    variant = VariantRecipe(pipeline="Other", arguments={"strength": 0.5}, tensors={"image": image})
+    call = replace(recipe.call, variants={"plain": VariantRecipe(), "other": variant})
+    recipe = replace(recipe, call=call)
+    assert recipe.pipelines == (recipe.pipeline, "Other")
+    other = recipe.vary("other")
+    assert other.pipeline == "Other"
+    assert other.call.arguments == {**recipe.call.arguments, "strength": 0.5}
+    assert other.call.tensors == {**recipe.call.tensors, "image": image}
+    plain = recipe.vary("plain")
+    assert plain == replace(recipe, call=replace(recipe.call, variants={}))
+    assert plain.vary("default") == plain
+
+
+def test_extents_follow_the_call_and_its_whole_fractions() -> None:
+    tensor = TensorRecipe(shape=("batch", 3, "height/4", "width"))
+    assert tensor.extents({"batch": 2, "height": 64, "width": 96}) == (2, 3, 16, 96)
+    with pytest.raises(ValueError, match="height is 66 here, which 4 doesn't divide"):
+        tensor.extents({"batch": 2, "height": 66, "width": 96})
 
 
 def test_load_offers_the_nearest_name_when_it_is_unknown() -> None:
@@ -216,7 +271,7 @@ def test_document_names_the_required_fields(cls: type, what: str) -> None:
     assert set(re.findall(r"`(\w+)`", sentence)) == required
 
 
-@pytest.mark.parametrize("cls", [Recipe, ComponentRecipe, CallRecipe, TensorRecipe])
+@pytest.mark.parametrize("cls", [Recipe, ComponentRecipe, CallRecipe, VariantRecipe, TensorRecipe])
 def test_document_explains_every_field_when_one_is_added(cls: type) -> None:
     text = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
     missing = [f.name for f in fields(cls) if f"| `{f.name}` |" not in text]

@@ -15,7 +15,7 @@ from aotbuild.bench.ways import COMPILE, EAGER, MEGA_CACHE, WARM_FOLDER, WAYS, J
 from aotbuild.build.request import Event
 from aotbuild.cache.store import Store
 from aotbuild.errors import BuildError
-from aotbuild.recipe import Recipe, load_configs
+from aotbuild.recipe import Recipe, recipe_configs
 
 Say = Callable[[str], None]
 
@@ -70,7 +70,7 @@ def measure(plan: Plan, *, on_event: Callable[[Event], None], say: Say) -> list[
 
 def make_job(plan: Plan, component: str, key: str) -> Job:
     """What every process gets, the weights' file written."""
-    config = load_configs(plan.recipe.architecture)[component]
+    config = recipe_configs(plan.recipe)[component]
     weights = plan.work / "weights.safetensors"
     write_weights(config, plan.recipe.torch_dtype, weights)
     recipe = plan.recipe.on("cpu").to_json()["components"][component]

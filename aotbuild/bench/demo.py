@@ -17,7 +17,7 @@ from typing import Any
 from aotbuild.bench.pipeline import PROMPT, pipeline_inputs, random_pipeline
 from aotbuild.build.request import BuildRequest, Built, Event
 from aotbuild.errors import BuildError
-from aotbuild.recipe import Recipe, load_recipe
+from aotbuild.recipe import Recipe, VariantRecipe, load_recipe
 
 STEPS = 8
 REPEATS = 5
@@ -62,7 +62,7 @@ class Demo:
 def demo_recipe() -> Recipe:
     """`tiny`, with the one call that the demo makes."""
     recipe = load_recipe("tiny")
-    return replace(recipe, call=replace(recipe.call, variants={"guided": {}}))
+    return replace(recipe, call=replace(recipe.call, variants={"guided": VariantRecipe()}))
 
 
 def build_artifacts(recipe: Recipe, store: Path, on_event: Callable[[Event], None]) -> list[Built]:

@@ -10,7 +10,7 @@ import torch
 
 from aotbuild.bench.tokenizer import make_tokenizer
 from aotbuild.build.modules import build_module, fill_random
-from aotbuild.recipe import Recipe, load_configs, parse_resolution
+from aotbuild.recipe import Recipe, parse_resolution, recipe_configs
 
 PROMPT = "an astronaut in a jungle"
 
@@ -29,7 +29,7 @@ def random_pipeline(recipe: Recipe, *, seed: int = 0, dtype: str | None = None) 
     import diffusers
 
     dtype = dtype or recipe.torch_dtype
-    configs = load_configs(recipe.architecture)
+    configs = recipe_configs(recipe)
     cls = getattr(diffusers, recipe.pipeline)
     parts: dict[str, Any] = {
         name: _component(name, configs, seed=seed, dtype=dtype)
@@ -62,12 +62,12 @@ def pipeline_inputs(
         prompt: text, for a pipeline with text encoders; instead of prompt embeddings.
     """
     dtype = dtype or recipe.torch_dtype
+    recipe = recipe.vary(variant) if variant else recipe
     width, height = parse_resolution(recipe.call.resolution)
     sizes = {"batch": recipe.call.batch, "height": height, "width": width}
     generator = torch.Generator().manual_seed(seed)
     call: dict[str, Any] = {
         **recipe.call.arguments,
-        **(recipe.call.variants[variant] if variant else {}),
         "width": width,
         "height": height,
         "num_inference_steps": steps,
@@ -76,9 +76,8 @@ def pipeline_inputs(
         call |= {"prompt": prompt, "num_images_per_prompt": recipe.call.batch}
     else:
         for name, tensor in recipe.call.tensors.items():
-            shape = [sizes[n] if isinstance(n, str) else n for n in tensor.shape]
-            kind = dtype if tensor.dtype == "float" else tensor.dtype
-            call[name] = torch.randn(shape, generator=generator).to(getattr(torch, kind))
+            kind = getattr(torch, dtype if tensor.dtype == "float" else tensor.dtype)
+            call[name] = torch.randn(tensor.extents(sizes), generator=generator).to(kind)
     return {**call, "generator": generator.manual_seed(seed)}
 
 

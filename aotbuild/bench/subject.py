@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from aotbuild.build.request import BuildRequest, Event
 from aotbuild.cache.artifact import Entry
 from aotbuild.cache.store import Store
-from aotbuild.recipe import Recipe, load_configs
+from aotbuild.recipe import Recipe, recipe_configs
 
 if TYPE_CHECKING:
     from torch import nn
@@ -59,7 +59,7 @@ def make_subject(recipe: Recipe, store: Path, on_event: Callable[[Event], None])
 
     entry = build_denoiser(recipe, store, on_event)
     component = denoiser(recipe)
-    module = build_module(load_configs(recipe.architecture)[component], recipe.torch_dtype)
+    module = build_module(recipe_configs(recipe)[component], recipe.torch_dtype)
     fill_random(module, SEED)
     return Subject(entry=entry, component=component, module=module, call=call_of(entry))
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from aotbuild.build.layers import inductor_options, judge_layers
 from aotbuild.build.pack import source_of
 from aotbuild.build.prepare import describe
 from aotbuild.build.ranges import Range, find_range, inner_sizes
-from aotbuild.build.rehearse import Rehearsal, rehearse
+from aotbuild.build.rehearse import Rehearsal, check_called, rehearse
 from aotbuild.build.request import BuildRequest, Event, Planned
 from aotbuild.build.signatures import planned_signature
 from aotbuild.build.targets import runs_here, target_for
@@ -28,7 +27,7 @@ from aotbuild.cache.key import RULES_REVISION, Part, make_parts
 from aotbuild.cache.signature import Signature
 from aotbuild.cache.store import Store
 from aotbuild.errors import TargetError, UsageError
-from aotbuild.recipe import Recipe, load_configs, parse_resolution
+from aotbuild.recipe import Recipe, parse_resolution, recipe_configs
 from aotbuild.target import Target
 
 
@@ -45,12 +44,13 @@ def plan(
     target = target_for(request.gpu, request.recipe)
     _check_supported(request, target)
     recipe = resolve_checkpoint(request.recipe.on(target.device), request.checkpoint)
-    configs = load_configs(recipe.architecture)
-    recipe = replace(recipe, architecture=Path(recipe.architecture).name)
+    configs = recipe_configs(recipe)
+    recipe = recipe.without_folders()
     toolchain, store = find_toolchain(), Store(request.store)
     tuning = _tuning(request, target)
     weights = _weights(request)
     found: dict[str, Planned] = {}
+    called: set[str] = set()
     for job_recipe, variant, dynamic in _calls(recipe, request):
         started = time.monotonic()
         on_event(
@@ -59,6 +59,7 @@ def plan(
         rehearsals = _rehearse(job_recipe, configs, variant, dynamic)
         seconds = time.monotonic() - started
         on_event(Event(stage="rehearse", component="", seconds=seconds))
+        called |= {*rehearsals[0].units, *rehearsals[0].others}
         for unit, calls in rehearsals[0].units.items():
             for index in range(len(calls)):
                 job = Job(
@@ -75,6 +76,7 @@ def plan(
                 )
                 print_ = _blueprint(job, rehearsals, target, toolchain)
                 found.setdefault(print_.key, _planned(print_, store, seconds))
+    check_called(recipe, called)
     return list(found.values())
 
 
@@ -119,7 +121,7 @@ def _calls(
     for resolution in sizes:
         for batch in request.batches:
             resolved = recipe.override(resolution=resolution, batch=batch)
-            for variant in recipe.call.variants or {"default": {}}:
+            for variant in tuple(recipe.call.variants) or ("default",):
                 yield resolved, variant, request.dynamic
 
 

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
-import math
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 
+from aotbuild.build.arguments import call_arguments
 from aotbuild.build.calls import RecordedCall, check_answer, check_leaves
 from aotbuild.build.modules import diffusers_class, one_line, quiet
 from aotbuild.build.stand_in import Recorder
 from aotbuild.errors import AotbuildError, BuildError, RecipeError
-from aotbuild.recipe import CallRecipe, Recipe, TensorRecipe, check_resolution
-
-STEPS = 2
+from aotbuild.recipe import CallRecipe, Recipe, check_resolution
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,12 +64,15 @@ def rehearse(
     """
     started = time.monotonic()
     _check_resolution(recipe.call, resolution)
+    whole, recipe = recipe, recipe.vary(variant)
     cls = diffusers_class(recipe.pipeline)
     with quiet(), torch.random.fork_rng(devices=[]), torch.no_grad():
         recorders = _recorders(recipe, configs)
         pipeline = _assemble(cls, configs, recorders, recipe)
-        _call(pipeline, _arguments(recipe, cls, resolution, batch, variant), recipe)
+        _call(pipeline, call_arguments(recipe, cls, resolution, batch), recipe)
     called = {unit: tuple(c) for r in recorders.values() for unit, c in r.calls.items()}
+    if len(whole.pipelines) == 1:
+        check_called(whole, called)
     wanted = _wanted(recipe, called)
     return Rehearsal(
         resolution=resolution,
@@ -175,71 +175,28 @@ def _assemble(
     return pipeline
 
 
-def _arguments(
-    recipe: Recipe, cls: type[Any], resolution: tuple[int, int], batch: int, variant: str
-) -> dict[str, Any]:
-    call = recipe.call
-    if variant not in call.variants and (call.variants or variant != "default"):
-        raise RecipeError(
-            f"Recipe {recipe.name} has no call variant {variant!r}; it has "
-            f"{', '.join(call.variants) or 'default'}."
-        )
-    given: dict[str, Any] = {**call.arguments, **call.variants.get(variant, {})}
-    sizes = {"batch": batch, "width": resolution[0], "height": resolution[1]}
-    tensors = {n: _tensor(t, sizes, recipe.torch_dtype) for n, t in call.tensors.items()}
-    parameters = inspect.signature(cls.__call__).parameters
-    for name in (*given, *tensors):
-        if name not in parameters:
-            near = difflib.get_close_matches(name, parameters, n=1)
-            hint = f" Did you mean {near[0]!r}?" if near else ""
+def check_called(recipe: Recipe, called: Collection[str]) -> None:
+    """Refuse a recipe that names a unit which none of its pipelines calls.
+
+    Args:
+        recipe: the whole one. called: labels of the units that the rehearsals of its calls saw.
+
+    Raises:
+        RecipeError: naming the unit, and those that are called.
+    """
+    for label in unit_labels(recipe):
+        if label not in called:
             raise RecipeError(
-                f"Recipe {recipe.name}: {recipe.pipeline} takes no argument {name!r}.{hint}"
+                f"Recipe {recipe.name} names {label}, but {' and '.join(recipe.pipelines)} "
+                f"{'call' if recipe.pipelines[1:] else 'calls'} no such unit; there are "
+                f"{', '.join(sorted(called)) or 'none'}."
             )
-    ours = _own_arguments(parameters, given, resolution)
-    return {**ours, **_without_text(parameters, tensors), **tensors, **given}
-
-
-def _own_arguments(
-    parameters: Mapping[str, inspect.Parameter],
-    given: Mapping[str, Any],
-    resolution: tuple[int, int],
-) -> dict[str, Any]:
-    """What every rehearsal passes, of what the pipeline takes."""
-    steps = STEPS
-    if "strength" in parameters:
-        # An image-to-image pipeline runs strength * steps of them; two must be left.
-        strength = float(given.get("strength", parameters["strength"].default))
-        steps = math.ceil(STEPS / strength) if 0 < strength <= 1 else STEPS
-    width, height = resolution
-    ours = {"num_inference_steps": steps, "output_type": "pt", "width": width, "height": height}
-    return {n: v for n, v in ours.items() if n in parameters}
-
-
-def _without_text(
-    parameters: Mapping[str, inspect.Parameter], tensors: Mapping[str, Any]
-) -> dict[str, None]:
-    """None for each text whose embeddings are given; a default of "" and these are refused."""
-    texts = (n.removesuffix("_embeds") for n in tensors if n.endswith("_embeds"))
-    return {n: None for n in texts if n in parameters and parameters[n].default == ""}
-
-
-def _tensor(tensor: TensorRecipe, sizes: Mapping[str, int], precision: str) -> torch.Tensor:
-    shape = [sizes[e] if isinstance(e, str) else e for e in tensor.shape]
-    dtype = precision if tensor.dtype == "float" else tensor.dtype
-    found = getattr(torch, dtype, None)
-    if not isinstance(found, torch.dtype):
-        raise RecipeError(f"call.tensors: dtype {tensor.dtype!r} is neither 'float' nor torch's.")
-    return torch.full(shape, tensor.fill, dtype=found)
 
 
 def _wanted(recipe: Recipe, called: Mapping[str, tuple[RecordedCall, ...]]) -> tuple[str, ...]:
-    labels = unit_labels(recipe)
+    """The units that the recipe names and this call uses, each with calls that can be compiled."""
+    labels = tuple(label for label in unit_labels(recipe) if label in called)
     for label in labels:
-        if label not in called:
-            raise RecipeError(
-                f"Recipe {recipe.name} names {label}, but {recipe.pipeline} doesn't call it; it "
-                f"calls {', '.join(sorted(called)) or 'nothing'}."
-            )
         for recorded in called[label]:
             check_leaves(recorded.call, label)
             check_answer(recorded.answer, label)

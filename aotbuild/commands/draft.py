@@ -7,7 +7,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from aotbuild.errors import RecipeError
-from aotbuild.recipe import FORMAT, CallRecipe, ComponentRecipe, Recipe, Scalar, TensorRecipe
+from aotbuild.recipe import (
+    FORMAT,
+    CallRecipe,
+    ComponentRecipe,
+    Recipe,
+    Scalar,
+    TensorRecipe,
+    VariantRecipe,
+)
 
 Configs = Mapping[str, Mapping[str, Any]]
 
@@ -79,8 +87,8 @@ def explain_draft(recipe: Recipe) -> dict[str, str]:
         "call": "The call to build for: the size of the images in pixels, and how many at once.",
         "call.tensors": f"What stands in for the text encoders. That prompts have {TOKENS} tokens "
         "is a guess.",
-        "call.variants": "Calls that differ, an artifact each where shapes do: "
-        "unguided = { guidance_scale = 1.0 }",
+        "call.variants": "Calls that differ, an artifact each where shapes do:\n"
+        "unguided = { arguments = { guidance_scale = 1.0 } }",
     }
     for name in recipe.components:
         what = "The denoiser" if name in DENOISERS else "The decoder of images"
@@ -122,7 +130,7 @@ def _call(denoiser: str, configs: Configs) -> CallRecipe:
         resolution=f"{side}x{side}",
         multiple_px=multiple_px,
         tensors=_tensors(config),
-        variants={"default": {}},
+        variants={"default": VariantRecipe()},
     )
 
 

@@ -4,12 +4,13 @@ from aotbuild.recipe.call import (
     CallRecipe,
     Scalar,
     TensorRecipe,
+    VariantRecipe,
     check_resolution,
     parse_resolution,
 )
 from aotbuild.recipe.component import QUANTIZATIONS, ComponentRecipe, Int8Filter
 from aotbuild.recipe.document import DTYPES, FORMAT, Recipe, parse_recipe
-from aotbuild.recipe.files import load_configs, load_recipe, recipe_names
+from aotbuild.recipe.files import load_configs, load_recipe, recipe_configs, recipe_names
 
 __all__ = [
     "DTYPES",
@@ -21,10 +22,12 @@ __all__ = [
     "Recipe",
     "Scalar",
     "TensorRecipe",
+    "VariantRecipe",
     "check_resolution",
     "load_configs",
     "load_recipe",
     "parse_recipe",
     "parse_resolution",
+    "recipe_configs",
     "recipe_names",
 ]

@@ -3,29 +3,73 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 Scalar = bool | int | float | str
+EXTENT = re.compile(r"(batch|height|width)(?:/([1-9]\d*))?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorRecipe:
-    """A tensor that the caller hands to the pipeline.
+    """A tensor that the caller hands to the pipeline: embeddings, an image, a mask.
 
     Attributes:
-        shape: extents; "batch", "height" and "width" (in pixels) stand for the call's own.
+        shape: extents; "batch", "height" and "width" (in pixels) stand for the call's own, and
+            "height/4" for a whole fraction of it.
         dtype: "float" follows the precision; else torch's name, "int64".
         fill: the value of every element.
+        count: the argument is a list of so many of them; None: the tensor itself.
     """
 
     shape: tuple[int | str, ...]
     dtype: str = "float"
     fill: float = 0.0
+    count: int | None = None
 
     def __post_init__(self) -> None:
         for extent in self.shape:
-            if isinstance(extent, str) and extent not in ("batch", "height", "width"):
-                raise ValueError(f"shape: {extent!r} is not a number, batch, height or width")
+            if isinstance(extent, str) and not EXTENT.fullmatch(extent):
+                raise ValueError(
+                    f"shape: {extent!r} is not a number, batch, height, width or a fraction of "
+                    "these, like height/4"
+                )
+        if self.count is not None and self.count < 1:
+            raise ValueError("count must be at least 1")
+
+    def extents(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
+        """The shape at `sizes`, which are the call's "batch", "height" and "width".
+
+        Raises:
+            ValueError: a fraction that doesn't come out even.
+        """
+        return tuple(_extent(e, sizes) for e in self.shape)
+
+
+def _extent(extent: int | str, sizes: Mapping[str, int]) -> int:
+    if isinstance(extent, int):
+        return extent
+    match = EXTENT.fullmatch(extent)
+    assert match is not None
+    size, divisor = sizes[match[1]], int(match[2] or 1)
+    if size % divisor:
+        raise ValueError(f"{extent}: {match[1]} is {size} here, which {divisor} doesn't divide")
+    return size // divisor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VariantRecipe:
+    """What one call to build for says otherwise than the recipe.
+
+    Attributes:
+        pipeline: another pipeline class over the same components: image to image, inpainting.
+        arguments: of the pipeline's `__call__`, that differ or come on top.
+        tensors: the same, of tensor arguments.
+    """
+
+    pipeline: str | None = None
+    arguments: dict[str, Scalar] = field(default_factory=dict)
+    tensors: dict[str, TensorRecipe] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +82,7 @@ class CallRecipe:
         batch: images per prompt call, before guidance doubles it.
         arguments: further arguments of the pipeline's `__call__`.
         tensors: tensor arguments by name; they stand in for the text encoders.
-        variants: calls to build for, by name; each holds the arguments that differ.
+        variants: calls to build for, by name; each holds what differs.
     """
 
     resolution: str
@@ -46,7 +90,7 @@ class CallRecipe:
     batch: int = 1
     arguments: dict[str, Scalar] = field(default_factory=dict)
     tensors: dict[str, TensorRecipe] = field(default_factory=dict)
-    variants: dict[str, dict[str, Scalar]] = field(default_factory=dict)
+    variants: dict[str, VariantRecipe] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.multiple_px < 1 or self.batch < 1:

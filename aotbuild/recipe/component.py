@@ -44,6 +44,8 @@ class ComponentRecipe:
 
     Attributes:
         methods: the methods to compile: "forward", "decode", "encode".
+        architecture: where its config is, as a recipe's `architecture`, if not with the others: a
+            ControlNet has a checkpoint of its own.
         memory_format: of its convolution weights.
         fuse_qkv: query, key and value projections as one matrix product.
         attention: "sdpa", or "math" for the plain processors.
@@ -57,6 +59,7 @@ class ComponentRecipe:
     """
 
     methods: tuple[str, ...]
+    architecture: str | None = None
     memory_format: str = "contiguous"
     fuse_qkv: bool = False
     attention: str = "sdpa"

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from aotbuild.errors import RecipeError
 from aotbuild.reading import one_of, read
-from aotbuild.recipe.call import CallRecipe
+from aotbuild.recipe.call import CallRecipe, VariantRecipe
 from aotbuild.recipe.component import ComponentRecipe
 
 FORMAT = 1
@@ -29,7 +29,7 @@ class Recipe:
         title: for people.
         checkpoint: Hub repository of the base weights.
         revision: its commit, where known.
-        pipeline: the pipeline class of diffusers.
+        pipeline: the pipeline class of diffusers; a call variant may name another.
         architecture: folder of component configs below `recipes/architectures`, or a path with a
             slash in it to a diffusers folder.
         dtype: a precision of `DTYPES`.
@@ -56,6 +56,38 @@ class Recipe:
         one_of("dtype", self.dtype, tuple(DTYPES))
         if not self.components:
             raise ValueError("components: name at least one")
+
+    @property
+    def pipelines(self) -> tuple[str, ...]:
+        """The pipeline classes that its calls run, each once."""
+        variants = self.call.variants.values()
+        return tuple(dict.fromkeys(v.pipeline or self.pipeline for v in variants)) or (
+            self.pipeline,
+        )
+
+    def vary(self, variant: str) -> Recipe:
+        """This recipe with one call alone, what its variant says worked in.
+
+        Args:
+            variant: one of `call.variants`; "default" where there are none.
+
+        Raises:
+            RecipeError: there is no such variant.
+        """
+        call = self.call
+        if variant not in call.variants and (call.variants or variant != "default"):
+            raise RecipeError(
+                f"Recipe {self.name} has no call variant {variant!r}; it has "
+                f"{', '.join(call.variants) or 'default'}."
+            )
+        ours = call.variants.get(variant, VariantRecipe())
+        varied = replace(
+            call,
+            arguments={**call.arguments, **ours.arguments},
+            tensors={**call.tensors, **ours.tensors},
+            variants={},
+        )
+        return replace(self, pipeline=ours.pipeline or self.pipeline, call=varied)
 
     @property
     def torch_dtype(self) -> str:
@@ -104,6 +136,18 @@ class Recipe:
                     "give one a table `int8`; docs/recipes.md explains it."
                 )
         return replace(self, dtype=dtype or self.dtype, call=call, components=components)
+
+    def without_folders(self) -> Recipe:
+        """This recipe as a manifest records it: of each folder with configs its name alone."""
+        return self.with_folders(lambda architecture: architecture.rstrip("/").rpartition("/")[2])
+
+    def with_folders(self, convert: Callable[[str], str]) -> Recipe:
+        """This recipe with every `architecture` replaced by `convert` of it."""
+        components = {
+            name: replace(c, architecture=convert(c.architecture)) if c.architecture else c
+            for name, c in self.components.items()
+        }
+        return replace(self, architecture=convert(self.architecture), components=components)
 
     def on(self, device: str) -> Recipe:
         """This recipe with each component as it is prepared for `device`, "cpu" or "cuda"."""

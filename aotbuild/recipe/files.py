@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import json
-from dataclasses import replace
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -48,10 +47,42 @@ def load_recipe(name_or_path: str) -> Recipe:
     except (OSError, UnicodeDecodeError) as e:
         raise RecipeError(f"Recipe {name_or_path} can't be read as UTF-8 text: {e}.") from e
     recipe = parse_recipe(text, where=name_or_path)
-    folder = Path(recipe.architecture).expanduser()
-    if isinstance(file, Path) and "/" in recipe.architecture and not folder.is_absolute():
-        return replace(recipe, architecture=str((file.resolve().parent / folder).resolve()))
-    return recipe
+    if not isinstance(file, Path):
+        return recipe
+    parent = file.resolve().parent
+    return recipe.with_folders(lambda architecture: _absolute(architecture, parent))
+
+
+def _absolute(architecture: str, parent: Path) -> str:
+    """`architecture`, made absolute from `parent` if it is a relative path."""
+    folder = Path(architecture).expanduser()
+    if "/" not in architecture or folder.is_absolute():
+        return architecture
+    return str((parent / folder).resolve())
+
+
+def recipe_configs(recipe: Recipe) -> dict[str, dict[str, Any]]:
+    """The configs of all components of `recipe` by name, from wherever it says that they are.
+
+    Raises:
+        RecipeError: no such folder, no config of a component there, or one that isn't JSON.
+    """
+    configs = load_configs(recipe.architecture)
+    for name, component in recipe.components.items():
+        if component.architecture is not None:
+            configs[name] = _component_config(name, component.architecture)
+    return configs
+
+
+def _component_config(name: str, architecture: str) -> dict[str, Any]:
+    """Of a folder with `<name>.json`, or of a checkpoint of that component alone."""
+    found = load_configs(architecture)
+    if name not in found and "config" not in found:
+        raise RecipeError(
+            f"components.{name}: neither {name}.json nor config.json is in {architecture!r}; "
+            f"there are {', '.join(sorted(found)) or 'no configs'}."
+        )
+    return found.get(name) or found["config"]
 
 
 def load_configs(architecture: str) -> dict[str, dict[str, Any]]:

@@ -12,8 +12,8 @@ import pytest
 from aotbuild.build.plan import plan
 from aotbuild.build.request import BuildRequest
 from aotbuild.build.tuning import TuningTable, write_table
-from aotbuild.errors import TargetError
-from aotbuild.recipe import ComponentRecipe, Recipe, TensorRecipe, load_recipe
+from aotbuild.errors import RecipeError, TargetError
+from aotbuild.recipe import ComponentRecipe, Recipe, TensorRecipe, VariantRecipe, load_recipe
 
 TINY = load_recipe("tiny")
 
@@ -51,7 +51,7 @@ CHANGES = {
     "cpu": with_unet(cpu={"memory_format": "contiguous"}),
     "tensors": with_call(tensors=longer_prompts()),
     "arguments": with_call(arguments={"guidance_scale": 1.0}),
-    "variants": with_call(variants={"guided": {"guidance_scale": 1.0}}),
+    "variants": with_call(variants={"guided": VariantRecipe(arguments={"guidance_scale": 1.0})}),
     "memory_format": with_unet(memory_format="contiguous"),
     "fuse_qkv": with_unet(fuse_qkv=False),
     "attention": with_unet(fuse_qkv=False, attention="math"),
@@ -99,6 +99,17 @@ def test_decoder_is_planned_once_when_two_variants_call_it_the_same(
     base: dict[tuple[str, str], str],
 ) -> None:
     assert sorted(base) == [("unet", "guided"), ("unet", "unguided"), ("vae.decode", "guided")]
+
+
+def test_plan_refuses_when_no_variants_pipeline_calls_a_unit(tmp_path: Path) -> None:
+    vae = replace(TINY.components["vae"], methods=("decode", "encode"))
+    control = VariantRecipe(pipeline="StableDiffusionXLPAGPipeline")
+    recipe = replace(
+        with_call(variants={"guided": VariantRecipe(), "other": control}),
+        components={**TINY.components, "vae": vae},
+    )
+    with pytest.raises(RecipeError, match=r"vae\.encode, but .* call no such unit; there are unet"):
+        keys(recipe, tmp_path)
 
 
 def test_plan_refuses_before_any_work_when_the_gpu_can_not(tmp_path: Path) -> None:

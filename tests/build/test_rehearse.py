@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 import torch
+from diffusers import StableDiffusionXLPipeline
 
+from aotbuild.build.arguments import call_arguments
 from aotbuild.build.rehearse import Rehearsal, rehearse
 from aotbuild.build.stand_in import Recorder
 from aotbuild.cache.signature import flatten
@@ -18,6 +20,7 @@ from aotbuild.recipe import (
     ComponentRecipe,
     Recipe,
     TensorRecipe,
+    VariantRecipe,
     load_configs,
     load_recipe,
 )
@@ -103,6 +106,28 @@ def test_rehearse_records_plain_moments_when_the_pipeline_encodes() -> None:
     assert encode.method == "_encode"
     assert tuple(encode.call["x"].shape) == (1, 3, 96, 128)
     assert tuple(encode.answer.shape) == (1, 8, 24, 32)
+
+
+def test_rehearse_runs_the_variants_own_pipeline_over_the_same_components() -> None:
+    image = image_to_image()
+    variant = VariantRecipe(pipeline=image.pipeline, tensors={"image": image.call.tensors["image"]})
+    recipe = replace(
+        image,
+        pipeline=TINY.pipeline,
+        call=replace(TINY.call, variants={**TINY.call.variants, "image": variant}),
+    )
+    found = run(recipe, variant="image")
+    assert {"unet", "vae.decode", "vae.encode"} == set(found.units)
+    plain = run(recipe)
+    assert {"unet", "vae.decode"} == set(plain.units)
+    assert plain.units["unet"][0].form == found.units["unet"][0].form
+
+
+def test_rehearse_passes_a_list_when_the_recipe_counts_tensors() -> None:
+    counted = TensorRecipe(shape=("batch", 3, "height/2"), count=2)
+    recipe = replace(TINY.vary("guided"), call=replace(TINY.call, tensors={"timesteps": counted}))
+    given = call_arguments(recipe, StableDiffusionXLPipeline, (128, 96), 2)
+    assert [tuple(t.shape) for t in given["timesteps"]] == [(2, 3, 48)] * 2
 
 
 def test_rehearse_sets_aside_what_the_recipe_does_not_name() -> None:
@@ -192,7 +217,7 @@ def test_rehearse_passes_no_text_beside_its_embeddings_when_the_default_is_empty
         ({"pipeline": "StableDiffusionXLPipelin"}, "nearest is StableDiffusionXLPipeline"),
         ({"components": {"unett": TINY.components["unet"]}}, "'unett' has no config"),
         ({"call": replace(TINY.call, arguments={"guidance": 5.0})}, "guidance_scale"),
-        ({"components": {"vae": image_to_image().components["vae"]}}, "doesn't call it"),
+        ({"components": {"vae": image_to_image().components["vae"]}}, "calls no such unit"),
     ],
 )
 def test_rehearse_refuses_when_the_recipe_does_not_fit(
