@@ -59,7 +59,6 @@ WRONG_CALLS = {
     "half a range": (("plan", "sd15", "--gpu", "cpu", "--dynamic", "512x512"), "WxH:WxH"),
     "no batch": (("plan", "sd15", "--gpu", "cpu", "--batch", "0"), "--batch"),
     "unknown dtype": (("plan", "sd15", "--gpu", "cpu", "--dtype", "fp8"), "fp8"),
-    "int8": (("plan", "tiny", "--gpu", "cpu", "--quant", "int8dq"), "a later release"),
     "regional": (("plan", "tiny", "--gpu", "cpu", "--scope", "regional"), "a later release"),
     "a range that is empty": (
         ("plan", "tiny", "--gpu", "cpu", "--dynamic", "256x256:64x64"),
@@ -138,6 +137,15 @@ def test_build_exits_1_when_there_is_no_compiler(
     said = capsys.readouterr()
     assert "No C++ compiler" in said.err
     assert "apt-get install g++" in said.err
+
+
+def test_plan_says_what_it_is_doing_on_stderr_while_it_does(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("plan", "tiny", "--gpu", "cpu", "--store", str(tmp_path), "--json") == 0
+    said = capsys.readouterr()
+    assert json.loads(said.out)["artifacts"]
+    assert "rehearse" in said.err
 
 
 def test_list_is_empty_and_says_why_when_the_default_store_was_never_made(

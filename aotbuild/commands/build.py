@@ -34,9 +34,9 @@ def build(*, as_json: bool, out: Path | None, **options: Any) -> None:
     check_writable(request.store)
     out = None if out is None else make_out(out)
     target = find_target(request)
-    from aotbuild.build import run
-
     with progress() as on_event:
+        from aotbuild.build import run
+
         built = run.build(request, on_event)
     if out is not None:
         from aotbuild.commands.copy import copy_artifacts
@@ -54,9 +54,10 @@ def plan(*, as_json: bool, **options: Any) -> None:
     """Say what `build` with the same arguments would compile, and what is there already."""
     request = make_request(Arguments(**options))
     target = find_target(request)
-    from aotbuild.build import run
+    with progress() as on_event:
+        from aotbuild.build import run
 
-    planned = run.plan(request)
+        planned = run.plan(request, on_event)
     if as_json:
         print_json({"target": target.to_json(), "artifacts": [p.to_json() for p in planned]})
     else:

@@ -52,6 +52,9 @@ def test_show_has_the_manifest_when_given_the_beginning_of_a_key(say: Any, keys:
     text = say("show", keys[0][:10])
     assert "UNet2DConditionModel.forward" in text
     assert "sample 2x4x32x32 float32" in text
+    assert "operators" in text
+    assert "example_values" in shown["manifest"]["checks"]
+    assert "example_values" not in text
 
 
 def test_explain_names_what_differs_when_keys_do(say: Any, keys: list[str]) -> None:
