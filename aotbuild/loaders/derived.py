@@ -158,18 +158,31 @@ class Derived:
         return int8_rows([value]) if freed is None else (freed.data, freed.scale)
 
     def _let_go(self, sources: Path, values: Sequence[Tensor], made: _Made) -> bool:
-        """Empty those weights that may be; whether there were any."""
+        """Empty those weights that may be, and have freed ones' rows be views of `made`.
+
+        Returns whether anything changed.
+        """
         halves = (torch.split(t, list(made.rows)) for t in (made.data, made.scale))
-        parts = zip(*halves, strict=True)
-        found = False
-        for path, value, (data, scale) in zip(sources, values, parts, strict=True):
-            if path in self.free and self._record(path, value) is None:
+        changed = False
+        for path, value, (data, scale) in zip(
+            sources, values, zip(*halves, strict=True), strict=True
+        ):
+            freed = self._record(path, value)
+            if freed is None and path in self.free:
                 size = value.numel() * value.element_size()
-                self._freed[path] = _Freed(value, tuple(value.shape), size, data, scale)
+                freed = _Freed(value, tuple(value.shape), size, data, scale)
                 with torch.inference_mode(False):
                     value.data = torch.empty(0, dtype=value.dtype, device=value.device)
-                found = self._untrimmed = True
-        return found
+                self._untrimmed = True
+            elif freed is None or _shared(freed.data, data):
+                continue
+            self._freed[path] = replace(freed, data=data, scale=scale)
+            changed = True
+        return changed
+
+
+def _shared(left: Tensor, right: Tensor) -> bool:
+    return left.untyped_storage().data_ptr() == right.untyped_storage().data_ptr()
 
 
 def _seen(tensor: Tensor, epoch: int) -> _Seen:

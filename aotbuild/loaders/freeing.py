@@ -45,6 +45,11 @@ class Freeing:
         self._artifacts = tuple(artifacts)
         if not self._settle():
             self._bind()
+        for artifact in artifacts:
+            binding = artifact.binding
+            if binding.unfit is not None and not binding.only_cast:
+                artifact.disabled = f"the module's weights don't fit: {binding.unfit}"
+        self._settle()
 
     @contextmanager
     def comparing(self) -> Iterator[bool]:

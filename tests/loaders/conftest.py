@@ -57,14 +57,14 @@ class Kit:
     """Writes artifacts of one package each into a store of the test's own, and loads them."""
 
     def __init__(self, compiled: Path, root: Path) -> None:
-        self._compiled = compiled
+        self.compiled = compiled
         self.store = Store(root / "store")
         self.libraries = root / "libraries"
         self.loaded: list[aotbuild.Loaded] = []
 
     def net(self, size: int = 16, **others: Any) -> Any:
         module, call = nets.net(), nets.call(size=size, return_dict=False)
-        package = self._compiled / f"net{size}.pt2"
+        package = self.compiled / f"net{size}.pt2"
         making.compile_call(module, "forward", call, package)
         signature = making.signature_of(module, "forward", call, RULES)
         plan = others.pop("plan", None) or net_plan(module)
@@ -74,7 +74,7 @@ class Kit:
         module, call = nets.net(), nets.call(size=32, return_dict=False)
         h, w = torch.export.Dim("h", min=1, max=4), torch.export.Dim("w", min=1, max=4)
         shapes = {"sample": {2: 8 * h, 3: 8 * w}, "timestep": None, "return_dict": None}
-        package = self._compiled / "dynamic.pt2"
+        package = self.compiled / "dynamic.pt2"
         making.compile_call(module, "forward", call, package, shapes)
         exact = making.signature_of(module, "forward", call, RULES)
         sample = replace(exact.inputs[0], shape=(2, 4, "8*h", "8*w"), stride=None)
@@ -88,7 +88,7 @@ class Kit:
     def fused_net(self, **others: Any) -> Any:
         module, call = nets.net(), nets.call(return_dict=False)
         torch.manual_seed(0)
-        package = self._compiled / "fused.pt2"
+        package = self.compiled / "fused.pt2"
         making.compile_call(nets.FusedNet().eval(), "forward", call, package)
         signature = making.signature_of(module, "forward", call, RULES)
         plan = net_plan(module, fused=True)
@@ -96,7 +96,7 @@ class Kit:
 
     def unet(self, **others: Any) -> Any:
         module, call = nets.unet(), nets.unet_call()
-        package = self._compiled / "unet.pt2"
+        package = self.compiled / "unet.pt2"
         making.compile_call(module, "forward", call, package)
         signature = making.signature_of(module, "forward", call, RULES)
         return making.write_artifact(
@@ -106,7 +106,7 @@ class Kit:
     def vae(self, precision: str = "float32") -> Any:
         module = nets.vae()
         call = {"z": torch.zeros(1, 4, 8, 8), "return_dict": False}
-        package = self._compiled / "vae.pt2"
+        package = self.compiled / "vae.pt2"
         making.compile_call(module, "decode", call, package)
         signature = making.signature_of(module, "decode", call, {})
         plan = model_plan(module, ("decoder.", "post_quant_conv."))
