@@ -6,6 +6,7 @@ Whether it may serve a call is `dispatch`'s to decide.
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from aotbuild.cache.manifest import Manifest
 from aotbuild.errors import IntegrityError
 from aotbuild.loaders.component import Component, state_reason
 from aotbuild.loaders.constants import Binding
+from aotbuild.loaders.packed import PackedBinding
 from aotbuild.loaders.rules import INT8_ROWS
 from aotbuild.loaders.runner import Runner
 from aotbuild.loaders.signature import TIMESTEP, Call
@@ -32,6 +34,7 @@ class Artifact:
         checked: whether it may serve without comparing with eager first.
         disabled: why it doesn't serve any more.
         ruled: paths of the arguments that a rule brings to one form.
+        packed_bytes: what it binds of packed constants; artifacts with equal files share them.
     """
 
     def __init__(
@@ -43,6 +46,7 @@ class Artifact:
         *,
         verified: bool,
         self_check: bool,
+        packed: Mapping[str, Tensor] | None = None,
     ) -> None:
         self.manifest = manifest
         self.device = device
@@ -62,9 +66,9 @@ class Artifact:
         self._returns = dict(signature.returns)
         self._outputs = {s.path: i for i, s in enumerate(signature.outputs)}
         self._check_form()
-        self.binding = Binding(
-            manifest.constants, component.weights, runner, device, manifest.precision
-        )
+        bound = manifest.constants, component.weights, runner, device, manifest.precision
+        self.binding = Binding(*bound) if packed is None else PackedBinding(packed, *bound)
+        self.packed_bytes = sum(t.nbytes for t in (packed or {}).values())
 
     @property
     def key(self) -> str:

@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from aotbuild.cache.key import json_differences
+from aotbuild.errors import ReleasedError
 from aotbuild.loaders.freeing import Freeing
 from aotbuild.loaders.snapshot import Snapshot
 from aotbuild.loaders.state import State, current_backend, module_state
@@ -74,11 +75,18 @@ class Gate:
 
 
 class Component:
-    """A module whose methods are swapped, with the tensors and the state that artifacts rely on."""
+    """A module whose methods are swapped, with the tensors and the state that artifacts rely on.
 
-    def __init__(self, name: str, module: nn.Module) -> None:
+    Attributes:
+        device: where artifacts run: where its weights are, or would be.
+        weightless: whether its parameters have no values, so that packed constants alone serve it.
+    """
+
+    def __init__(self, name: str, module: nn.Module, device: torch.device | None = None) -> None:
         self.name = name
         self.module = module
+        self.device = device_of(module) if device is None else device
+        self.weightless = is_weightless(module)
         self.weights = Weights(module)
         self.gate = Gate()
         self.freeing = Freeing(self)
@@ -104,6 +112,19 @@ class Component:
             self.weights.epoch += 1  # a layer may be another one that looks the same
             self._snapshot, self.state = snapshot, state
             return self._seen
+
+    def cannot_run(self) -> bool:
+        """Whether the module itself has nothing to compute with."""
+        return self.weightless or self.freeing.freed
+
+    def refusal(self, what: str) -> ReleasedError:
+        """That `what` can't be, as the module has no weights; and what can be done."""
+        if not self.weightless:
+            return self.freeing.refusal(what)
+        return ReleasedError(
+            f"{what}: {self.name} was never given weights, and packed constants serve compiled "
+            "calls alone. Load the component with its weights to run it eagerly."
+        )
 
     def look_again(self) -> None:
         """Have the next `observe` look closely, whatever the snapshot says."""
@@ -135,6 +156,13 @@ def state_reason(built: Mapping[str, Any], here: Mapping[str, Any]) -> str | Non
     shown = [f"{path} is {b!r}, built with {a!r}" for path, a, b in found[:_SHOWN]]
     more = f", and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
     return f"the module's state changed: {', '.join(shown)}{more}"
+
+
+def is_weightless(module: nn.Module) -> bool:
+    """Whether it has parameters, and all of them on the meta device."""
+    parameters = module.parameters()
+    first = next(parameters, None)
+    return first is not None and first.is_meta and all(p.is_meta for p in parameters)
 
 
 def device_of(module: nn.Module) -> torch.device:

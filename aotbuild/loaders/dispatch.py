@@ -100,9 +100,9 @@ class Dispatcher:
         Raises:
             ReleasedError: eager lacks weights.
         """
-        if self._component.freeing.freed:
+        if self._component.cannot_run():
             self._method.signature.bind(*args, **kwargs)
-            raise self._component.freeing.refusal(f"{self.unit} would have to run eagerly")
+            raise self._component.refusal(f"{self.unit} would have to run eagerly")
         return self._eager(*args, **kwargs)
 
     def _mode(self, call: Call) -> Miss | None:

@@ -91,7 +91,7 @@ class Loaded:
         """Bind what isn't bound yet, freeing the weights that it leaves eager alone to read."""
         for component in self._components():
             artifacts = self._artifacts(component)
-            if any(a.quantized for a in artifacts):
+            if any(a.quantized for a in artifacts) and not component.weightless:
                 component.freeing.begin(artifacts)
 
     def metrics(self) -> dict[str, dict[str, Any]]:
@@ -104,6 +104,7 @@ class Loaded:
                 "bind_s": sum(a.bind_s for a in unit.dispatcher.artifacts),
                 "derived_bytes": unit.component.weights.derived_bytes,
                 "extra_bytes": unit.component.weights.derived.extra_bytes,
+                "packed_bytes": _packed_bytes(unit),
                 "freed_bytes": sum(unit.component.weights.derived.freed.values()),
             }
             for unit in self._units
@@ -170,6 +171,8 @@ def _artifact_json(artifact: Artifact) -> dict[str, Any]:
 def _unit_lines(unit: Unit) -> list[str]:
     lines = [f"{unit.name}: {'restored' if unit.dispatcher.released else 'swapped'}"]
     lines[0] += _memory(unit.component.weights)
+    if packed := _packed_bytes(unit):
+        lines[0] += f", {packed / 1e6:.1f} MB of packed constants, and no weights of its own"
     for artifact in unit.dispatcher.artifacts:
         kind = "dynamic" if artifact.manifest.signature.dynamic else "exact"
         seconds = artifact.load_s + artifact.bind_s
@@ -180,6 +183,16 @@ def _unit_lines(unit: Unit) -> list[str]:
     for kind, count in sorted(unit.dispatcher.fallbacks.items()):
         lines.append(f"  {count} eager ({kind}): {unit.dispatcher.last_reason[kind]}")
     return lines
+
+
+def _packed_bytes(unit: Unit) -> int:
+    """Bytes of packed constants that its artifacts bind, counted once for those that share."""
+    records = {
+        a.manifest.packed.file.sha256: a.packed_bytes
+        for a in unit.dispatcher.artifacts
+        if a.manifest.packed is not None
+    }
+    return sum(records.values())
 
 
 def _memory(weights: Weights) -> str:

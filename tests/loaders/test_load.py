@@ -137,7 +137,6 @@ MODULES: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "weights of another shape": (other_shape, "to_q.weight is 8x16, not 16x16"),
     "another precision": (lambda: nets.net().half(), "float16"),
     "one weight of another dtype": (one_of_another_dtype, "kept is float64, not float32"),
-    "meta tensors": (lambda: nets.net().to("meta"), "on meta"),
     "a parameter missing": (missing, "to_q.bias is missing"),
     "an offload hook": (offloaded, "has a hook"),
     "a replaced forward": (replaced, "has a hook or a replaced method"),
