@@ -28,10 +28,16 @@ from aotbuild.errors import (
 if TYPE_CHECKING:
     from aotbuild.loaders.load import load
     from aotbuild.loaders.loaded import Loaded
+    from aotbuild.loaders.standalone import StandIn, load_component
 
 __version__ = "0.1.0"
 
-_LAZY = {"Loaded": "aotbuild.loaders.loaded", "load": "aotbuild.loaders.load"}
+_LAZY = {
+    "Loaded": "aotbuild.loaders.loaded",
+    "StandIn": "aotbuild.loaders.standalone",
+    "load": "aotbuild.loaders.load",
+    "load_component": "aotbuild.loaders.standalone",
+}
 """What needs torch, and the module it comes from: imported at first use."""
 
 __all__ = [
@@ -48,6 +54,7 @@ __all__ = [
     "ReleasedError",
     "SignatureMismatch",
     "SourceError",
+    "StandIn",
     "StoreError",
     "TargetError",
     "ToolchainError",
@@ -55,6 +62,7 @@ __all__ = [
     "VerificationError",
     "__version__",
     "load",
+    "load_component",
 ]
 
 

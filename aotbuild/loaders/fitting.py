@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from os import PathLike
 from typing import Any
 
 import torch
@@ -17,13 +16,14 @@ from torch import Tensor, nn
 from aotbuild import probe
 from aotbuild.cache import match
 from aotbuild.cache.artifact import Entry
-from aotbuild.cache.store import Store
+from aotbuild.cache.manifest import Manifest
 from aotbuild.errors import AotbuildError
 from aotbuild.loaders.artifact import Artifact
 from aotbuild.loaders.component import Component, precision_of
 from aotbuild.loaders.dispatch import Dispatcher
 from aotbuild.loaders.loaded import Rejection, Unit
-from aotbuild.loaders.origin import Origin, check_one_origin, origin
+from aotbuild.loaders.options import Options
+from aotbuild.loaders.origin import check_one_origin, origin
 from aotbuild.loaders.packed import map_constants
 from aotbuild.loaders.runner import Runner, open_library
 from aotbuild.loaders.source import rejection
@@ -32,20 +32,6 @@ from aotbuild.loaders.swap import Swap, check_free
 from aotbuild.target import Rejected, Target
 
 Facts = Callable[[Entry], match.ModuleFacts]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """How artifacts are loaded; `load` says what each means."""
-
-    store: Store
-    self_check: bool
-    require_verified: bool
-    num_runners: int
-    strict: bool
-    checkpoint: str | PathLike[str] | None = None
-    trial: bool = False
-    frees: bool = False
 
 
 @dataclass(slots=True)
@@ -78,7 +64,8 @@ def fit_module(
     if is_hooked(module):
         reason = f"{name} has a hook or a replaced method (offloading?) that a swap would bypass."
         found.rejections = [rejection(e, [reason]) for e in entries]
-    if is_hooked(module) or not entries:
+        return found
+    if not entries:
         return found
     component = Component(name, module, device)
     facts = match.ModuleFacts(
@@ -89,8 +76,10 @@ def fit_module(
     )
 
     def facts_for(entry: Entry) -> match.ModuleFacts:
-        return replace(facts, state=_state_for(entry, facts.state))
+        return replace(facts, state=state_for(entry.manifest, facts.state))
 
+    if component.weightless:
+        entries = packed_entries(name, entries, options, found)
     fit(component, entries, facts_for, options, found)
     component.settle()
     return found
@@ -101,8 +90,6 @@ def fit(
 ) -> None:
     """Fill `found` with the units of `component` and the rejections of the other `entries`."""
     machine = probe.this_machine(str(component.device))
-    if component.weightless:
-        entries = _packed(component.name, entries, options, found)
     chosen = _judged(entries, facts, machine, options, found)
     if component.weightless:
         chosen = _trusted(chosen, machine, options, found)
@@ -119,11 +106,9 @@ def fit(
     found.units = [_swap(component, n, a, strict) for n, a in sorted(by_label.items())]
 
 
-def _packed(name: str, entries: list[Entry], options: Options, found: Fitted) -> list[Entry]:
+def packed_entries(name: str, entries: list[Entry], options: Options, found: Fitted) -> list[Entry]:
     """Those that carry constants, of the checkpoint that was asked for."""
-    asked: Origin | None = None
-    if options.checkpoint is not None:
-        asked = origin(options.checkpoint, name)
+    asked = None if options.checkpoint is None else origin(options.checkpoint, name)
     kept = []
     for entry in entries:
         packed = entry.manifest.packed
@@ -189,9 +174,9 @@ def _judged(
     return [e for _, e in sorted(fitting, key=lambda pair: pair[0])]
 
 
-def _state_for(entry: Entry, state: Mapping[str, Any]) -> Mapping[str, Any]:
+def state_for(manifest: Manifest, state: Mapping[str, Any]) -> Mapping[str, Any]:
     """`state` with the backend's switches, where the artifact recorded them."""
-    expected = entry.manifest.state.get("backend")
+    expected = manifest.state.get("backend")
     return state if expected is None else {**state, "backend": current_backend(expected)}
 
 
@@ -241,9 +226,10 @@ def _constants(
     packed = entry.manifest.packed
     if packed is None or not component.weightless:
         return None
-    if packed.file.sha256 not in mapped:
-        mapped[packed.file.sha256] = map_constants(entry.folder, entry.manifest, component.device)
-    return mapped[packed.file.sha256]
+    file = packed.file.sha256
+    if file not in mapped:
+        mapped[file] = map_constants(entry.folder, entry.manifest, component.device)
+    return mapped[file]
 
 
 def _swap(component: Component, label: str, artifacts: list[Artifact], strict: bool) -> Unit:

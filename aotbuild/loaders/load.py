@@ -19,8 +19,9 @@ from aotbuild import probe
 from aotbuild.cache.store import Store
 from aotbuild.errors import NoArtifactError, ReleasedError, UsageError
 from aotbuild.loaders.component import device_of, is_weightless
-from aotbuild.loaders.fitting import Options, fit_module
+from aotbuild.loaders.fitting import fit_module
 from aotbuild.loaders.loaded import Loaded, Rejection, Unit
+from aotbuild.loaders.options import Options
 from aotbuild.loaders.source import listed, local_source, wanted_units
 
 _log = logging.getLogger(__name__)

@@ -1,0 +1,250 @@
+"""`load_component`: packed artifacts that stand in for a component which no module was built for.
+
+Which artifacts serve is decided as for a module; here is what stands in the module's place.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections import Counter
+from collections.abc import Callable, Iterable
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from aotbuild import probe
+from aotbuild.cache import match
+from aotbuild.cache.artifact import Entry
+from aotbuild.cache.files import Parameter
+from aotbuild.cache.manifest import Manifest
+from aotbuild.cache.store import Store
+from aotbuild.errors import NoArtifactError, ReleasedError, UsageError
+from aotbuild.loaders.component import Component
+from aotbuild.loaders.fitting import Fitted, fit, packed_entries, state_for
+from aotbuild.loaders.loaded import Loaded
+from aotbuild.loaders.options import Options
+from aotbuild.loaders.outline import outlined, weight_shapes
+from aotbuild.loaders.rules import INT8_ROWS
+from aotbuild.loaders.signature import READ
+from aotbuild.loaders.source import listed, local_source
+from aotbuild.target import Rejected, Target, Verdict
+
+
+class Config(dict[str, Any]):
+    """A component's config, by item and by attribute, as diffusers' own is."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(f"the config has no {name!r}") from None
+
+
+class StandIn(nn.Module):
+    """Answers the calls of a component as its artifacts do; holds no parameter.
+
+    A module, so that a diffusers pipeline takes it: `.to` and `.eval` change nothing about it. Of
+    its layers there are the widths alone, where pipelines look: `unet.add_embedding.linear_1`.
+
+    Attributes:
+        config: the component's. dtype: of its weights. device: where it runs.
+        loaded: what `aotbuild.load` would hand back, with `metrics` and `restore`.
+    """
+
+    loaded: Loaded
+
+    def __init__(self, manifest: Manifest, device: torch.device) -> None:
+        super().__init__()
+        self.config = Config(manifest.module.config)
+        self.dtype = _dtype(manifest)
+        self.device = device
+        self.training = False
+        self._shapes = weight_shapes(manifest.constants)
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return outlined("", name, self.__dict__.get("_shapes", {}))
+
+    def report(self) -> str:
+        """Which artifacts serve, and every rejected one with its reason."""
+        return self.loaded.report()
+
+
+class _Component(Component):
+    """One whose state nobody can change: it is what the artifacts were built in."""
+
+    def observe(self) -> int:
+        """Always the same."""
+        return 0
+
+
+def load_component(
+    source: str | PathLike[str],
+    device: str | torch.device = "cpu",
+    *,
+    component: str | None = None,
+    checkpoint: str | PathLike[str] | None = None,
+    revision: str | None = None,
+    store: str | PathLike[str] | None = None,
+    self_check: bool = True,
+    require_verified: bool = False,
+    num_runners: int = 1,
+) -> StandIn:
+    """A callable in place of a component: neither its module is built nor its weights are read.
+
+    Calls are guarded as `load` guards them, and answers have the form that was built for; what no
+    artifact covers raises SignatureMismatch.
+
+    Args:
+        source: a folder laid out like a store, with artifacts of `build --pack-weights`.
+        device: where it runs, "cpu" or "cuda:0".
+        component: "unet", or one unit of it, "vae.decode"; None: the only one that `source` packs.
+        checkpoint: whose weights they must be: "ORGANISATION/NAME@COMMIT", or a diffusers folder,
+            whose weight files are then hashed. None takes them as they are.
+        revision: the commit of `source`, for sources on the Hub.
+        store: where libraries are extracted; by default `$AOTBUILD_STORE`, else ~/.cache/aotbuild.
+        self_check: refuse an artifact that wasn't verified on this architecture, as there is no
+            eager module to compare its first call with; False trusts it.
+        require_verified: the same, whatever `self_check` says.
+        num_runners: how many calls of one artifact may run at once.
+
+    Returns:
+        A stand-in with `config`, `dtype`, `device`, `report` and the component's own methods.
+
+    Raises:
+        SourceError: `source` is no such folder, or holds no artifacts.
+        UsageError: `component` must be named, or isn't in `source`.
+        NoArtifactError: with every rejection, where none serves.
+        LoadError: packed constants of several checkpoints, and no `checkpoint`.
+    """
+    if num_runners < 1:
+        raise UsageError(f"num_runners={num_runners}: at least 1 is needed.")
+    folder = local_source(source, revision)
+    entries, rejections = listed(folder)
+    label = component if component is not None else _only(entries, folder)
+    name = label.partition(".")[0]
+    mine = [e for e in entries if _is_wanted(e.manifest.component, label)]
+    options = Options(
+        store=Store(Path(store) if store is not None else probe.default_store()),
+        self_check=self_check,
+        require_verified=require_verified,
+        num_runners=num_runners,
+        strict=True,
+        checkpoint=checkpoint,
+    )
+    found = Fitted()
+    packed = packed_entries(name, mine, options, found)
+    stand_in = _stand_in(name, packed, _on(device), options, found) if packed else None
+    rejections = [r for r in rejections if r.unit.startswith(name)] + found.rejections
+    if stand_in is None or not found.units:
+        why = "\n".join(f"  {r.unit} {r}" for r in rejections) or f"  {folder} has none for it"
+        raise NoArtifactError(f"No packed artifact serves {label}:\n{why}")
+    stand_in.loaded = Loaded(found.units, rejections, str(folder))
+    return stand_in
+
+
+def _is_wanted(unit: str, label: str) -> bool:
+    return unit == label or unit.startswith(f"{label}.")
+
+
+def _only(entries: Iterable[Entry], folder: Path) -> str:
+    """The one component of which there are packed artifacts."""
+    found = {e.manifest.component for e in entries if e.manifest.packed is not None}
+    names = sorted({label.partition(".")[0] for label in found})
+    if len(names) != 1:
+        what = f"of {', '.join(names)}; say which with component=" if names else "of nothing"
+        raise UsageError(
+            f"{folder} has packed constants {what}."
+            + ("" if names else " `aotbuild build --pack-weights` packs some.")
+        )
+    return names[0]
+
+
+def _on(device: str | torch.device) -> torch.device:
+    """`device` with its index, as tensors name it."""
+    found = torch.device(device)
+    return torch.device("cuda", torch.cuda.current_device()) if str(found) == "cuda" else found
+
+
+def _stand_in(
+    name: str, entries: list[Entry], device: torch.device, options: Options, found: Fitted
+) -> StandIn:
+    """What stands in for the first of `entries` that this machine can run, and those like it."""
+    machine = probe.this_machine(str(device))
+    model = next(
+        (e for e in entries if not isinstance(_judged(e, device, machine, options), Rejected)),
+        entries[0],
+    ).manifest
+    methods: dict[str, tuple[Parameter, ...]] = {}
+    alike = []
+    for entry in sorted(entries, key=lambda e: e.manifest is not model):
+        manifest = entry.manifest
+        assert manifest.packed is not None
+        if methods.setdefault(manifest.method, manifest.packed.parameters) != (
+            manifest.packed.parameters
+        ):
+            found.turn_down(entry, [f"Its {manifest.method} takes other parameters than others'."])
+        else:
+            alike.append(entry)
+    functions = {method: _function(method, names) for method, names in methods.items()}
+    stand_in: StandIn = type(model.module.class_name, (StandIn,), functions)(model, device)
+    component = _Component(name, stand_in, device)
+    component.weightless = True
+    component.state = {k: v for k, v in model.state.items() if k != "backend"}
+    fit(component, alike, lambda e: _facts(model, e.manifest, device), options, found)
+    return stand_in
+
+
+def _judged(entry: Entry, device: torch.device, machine: Target, options: Options) -> Verdict:
+    facts = _facts(entry.manifest, entry.manifest, device)
+    records = options.store.verifications(entry)
+    return match.judge(entry.manifest, facts, machine, records=records)
+
+
+def _facts(model: Manifest, manifest: Manifest, device: torch.device) -> match.ModuleFacts:
+    """What `manifest` must fit: the module that `model` was built from."""
+    state = {k: v for k, v in model.state.items() if k != "backend"}
+    return match.ModuleFacts(
+        identity=model.module,
+        state=state_for(manifest, state),
+        precision=model.precision,
+        device=device.type,
+    )
+
+
+def _function(method: str, parameters: tuple[Parameter, ...]) -> Callable[..., Any]:
+    """What the class has as `method`: its parameters, and nothing behind them."""
+    kind, empty = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.empty
+
+    def absent(self: StandIn, *_args: Any, **_kwargs: Any) -> Any:
+        raise ReleasedError(
+            f"{type(self).__name__}.{method} has only compiled code, which was let go of by "
+            "restore(). Call aotbuild.load_component again."
+        )
+
+    absent.__name__ = method
+    absent.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [
+            inspect.Parameter("self", kind),
+            *(
+                inspect.Parameter(p.name, kind, default=empty if p.required else p.default)
+                for p in parameters
+            ),
+        ]
+    )
+    setattr(absent, READ, frozenset(p.name for p in parameters if p.read))
+    return absent
+
+
+def _dtype(manifest: Manifest) -> torch.dtype:
+    """The floating dtype of most constants that aren't quantized; the pipeline's for none."""
+    found = Counter(
+        c.dtype for c in manifest.constants if c.rule != INT8_ROWS and "float" in c.dtype
+    )
+    name = found.most_common(1)[0][0] if found else manifest.precision
+    return getattr(torch, name)  # type: ignore[no-any-return]
