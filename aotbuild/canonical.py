@@ -1,14 +1,21 @@
-"""Canonical JSON: the one byte string that a document hashes as. Knows nothing of what is in it."""
+"""Canonical JSON: the one byte string that a document hashes as, and the types of what is in it.
+
+Knows nothing of what it means.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, Field
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
+
+_WHOLE = frozenset({int})
 
 
 def canonical_bytes(value: object) -> bytes:
@@ -22,6 +29,57 @@ def canonical_bytes(value: object) -> bytes:
 def digest(value: object) -> str:
     """Hex sha256 of the canonical bytes of `value`."""
     return hashlib.sha256(canonical_bytes(value)).hexdigest()
+
+
+def check_texts(where: str, record: object, *names: str) -> None:
+    """Refuse with a ValueError a record of which one of the fields `names` isn't text."""
+    for name in names:
+        value = getattr(record, name)
+        if not isinstance(value, str):
+            raise ValueError(f"{where}: {name} is {shown(value)}, not text")
+
+
+def are_sizes(values: object) -> bool:
+    """Whether it is a tuple of whole numbers from 0 on; `true` isn't one."""
+    return (
+        isinstance(values, tuple)
+        and _WHOLE.issuperset(map(type, values))
+        and min(values, default=0) >= 0
+    )
+
+
+def check_sizes(where: str, values: object) -> None:
+    """Refuse with a ValueError what `are_sizes` doesn't take."""
+    if not are_sizes(values):
+        raise ValueError(f"{where} is {shown(values)}, not a list of whole numbers from 0 on")
+
+
+def checked_list(where: str, value: object) -> list[Any] | tuple[Any, ...]:
+    """`value`, which must be a list.
+
+    Raises:
+        ValueError: it isn't.
+    """
+    if not isinstance(value, list | tuple):
+        raise ValueError(f"{where} is {shown(value)}, not a list")
+    return value
+
+
+@lru_cache(maxsize=1024)
+def matches(pattern: str, text: str) -> bool:
+    """Whether all of `text` is of the pattern; remembered, since few words come very often."""
+    return re.fullmatch(pattern, text, re.ASCII) is not None
+
+
+def shown(value: object) -> str:
+    """The beginning of a value as it is written, for a sentence of an error."""
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def are_numbers(values: Iterable[object]) -> bool:
+    """Whether all are numbers, whole or not; `true` isn't one."""
+    return set(map(type, values)) <= {int, float}
 
 
 def checked_fields(cls: type[Any], document: object, where: str) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, TypeAlias
 
-from aotbuild.canonical import checked_fields
+from aotbuild.canonical import check_texts, checked_fields, shown
 
 CPU_LEVELS = ("x86-64-v2", "x86-64-v3", "x86-64-v4")
 
@@ -42,6 +42,15 @@ class Target:
     glibc: str | None = None
     glibcxx: str | None = None
     shared_memory_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        check_texts("target", self, "device", "arch", "system", "processor", "torch")
+        for name in ("cuda", "triton", "glibc", "glibcxx"):
+            if getattr(self, name) is not None:
+                check_texts("target", self, name)
+        size = self.shared_memory_bytes
+        if size is not None and (type(size) is not int or size < 0):
+            raise ValueError(f"target: shared_memory_bytes is {shown(size)}, not a size in bytes")
 
     @property
     def slug(self) -> str:

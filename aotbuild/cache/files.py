@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from aotbuild.canonical import checked_fields
+from aotbuild.canonical import check_texts, checked_fields, checked_list
 
 PACKED = "constants.safetensors"
 """The name of the file that holds packed constants, where an artifact has them."""
@@ -23,6 +23,7 @@ class FileRecord:
     bytes: int
 
     def __post_init__(self) -> None:
+        check_texts("file", self, "name")
         if not isinstance(self.sha256, str) or not _SHA256.fullmatch(self.sha256):
             raise ValueError(f"{self.name}: sha256 {self.sha256!r} isn't 64 hex digits")
         if type(self.bytes) is not int or self.bytes < 0:
@@ -113,7 +114,8 @@ class Packed:
     def from_json(cls, document: object) -> Packed:
         """The inverse of `to_json`; unknown and missing fields are a ValueError."""
         d = checked_fields(cls, document, "packed")
-        parameters = (checked_fields(Parameter, p, "parameter") for p in d["parameters"])
+        listed = checked_list("packed: parameters", d["parameters"])
+        parameters = (checked_fields(Parameter, p, "parameter") for p in listed)
         return cls(
             **{
                 **d,

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from aotbuild.canonical import checked_fields, digest
+from aotbuild.canonical import check_texts, checked_fields, digest
 
 PART_NAMES = (
     "rules",
@@ -61,6 +61,7 @@ class Part:
     def from_json(cls, document: object) -> Part:
         """The inverse of `to_json`; a digest that isn't the value's is a ValueError."""
         part = cls(**checked_fields(cls, document, "key part"))
+        check_texts("key part", part, "name")
         if part.sha256 != digest(part.value):
             raise ValueError(f"key part {part.name!r}: its sha256 isn't that of its value")
         return part

@@ -7,16 +7,27 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from dataclasses import dataclass, fields
 from typing import Any
 
+from aotbuild.cache.constant import Constant
 from aotbuild.cache.files import FileRecord, Packed, weights_part
-from aotbuild.cache.key import Part, key_of
-from aotbuild.cache.signature import Signature
-from aotbuild.canonical import canonical_bytes, checked_fields, digest
+from aotbuild.cache.key import PART_NAMES, Part, key_of
+from aotbuild.cache.signature import DEVICES, DTYPE, Signature
+from aotbuild.cache.verification import check_record
+from aotbuild.canonical import (
+    are_numbers,
+    canonical_bytes,
+    check_texts,
+    checked_fields,
+    checked_list,
+    digest,
+    matches,
+)
 from aotbuild.errors import ManifestError
 from aotbuild.target import Target
+
+__all__ = ["FORMAT", "Constant", "Manifest", "ModuleIdentity"]
 
 FORMAT = 1
 
@@ -38,46 +49,17 @@ class ModuleIdentity:
     source_sha256: str
 
     def __post_init__(self) -> None:
+        check_texts("module", self, "class_name", "source_sha256")
+        if not matches("[0-9a-f]{64}", self.source_sha256):
+            raise ValueError("module: source_sha256 isn't 64 hex digits")
+        if not isinstance(self.config, dict):
+            raise ValueError("module: config isn't an object")
         if self.config_sha256 != digest(self.config):
             raise ValueError("module: config_sha256 isn't that of config")
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Constant:
-    """One tensor that the package asks for, and the rule that makes it.
-
-    Attributes:
-        name: the name the package knows it by (its "original FQN").
-        rule: "tensor/1", the tensor at the one path of `sources`; "concat/1", those at `sources`
-            joined along dimension 0, of which eager's become views; "stored/1", `value` itself.
-        sources: paths in the eager module: parameter, buffer, or tensor attribute.
-        shape: of the constant as bound.
-        dtype: "float32".
-        stride: the strides that the code reads it by.
-        value: for "stored/1" the numbers, flat.
-    """
-
-    name: str
-    rule: str
-    sources: tuple[str, ...]
-    shape: tuple[int, ...]
-    dtype: str
-    stride: tuple[int, ...]
-    value: tuple[float, ...] | None = None
-
     def to_json(self) -> dict[str, Any]:
-        """A JSON object; `value` only where there is one."""
-        document = _plain(self)
-        if self.value is None:
-            del document["value"]
-        return document
-
-    @classmethod
-    def from_json(cls, document: object) -> Constant:
-        """The inverse of `to_json`; unknown and missing fields are a ValueError."""
-        d = checked_fields(cls, document, "constant")
-        values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in d.items()}
-        return cls(**values)
+        """A JSON object with every field; `asdict` would copy the config, which takes long."""
+        return {f.name: getattr(self, f.name) for f in fields(self)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,8 +110,11 @@ class Manifest:
     verification: tuple[dict[str, Any], ...]
 
     def __post_init__(self) -> None:
-        if self.format != FORMAT:
+        if type(self.format) is not int or self.format != FORMAT:
             raise ValueError(f"format {self.format!r} is unknown; this aotbuild reads {FORMAT}")
+        check_texts("manifest", self, "key", "component", "method", "scope", "precision")
+        if tuple(p.name for p in self.parts) != PART_NAMES:
+            raise ValueError(f"parts: expected {', '.join(PART_NAMES)}, in this order")
         if self.key != key_of(self.parts):
             raise ValueError("key isn't the digest of its parts")
         weights = weights_part(None if self.packed is None else self.packed.digest)
@@ -140,18 +125,30 @@ class Manifest:
         for name in ("state", "recipe", "checks", "provenance"):
             if not isinstance(getattr(self, name), dict):
                 raise ValueError(f"{name}: expected an object")
-        if not all(isinstance(record, dict) for record in self.verification):
-            raise ValueError("verification: expected objects")
-        if not all(re.fullmatch(r"\w[\w.-]*", part, re.ASCII) for part in self.folder.split("/")):
+        self._check_names()
+        if not _are_examples(self.checks.get("example_values", {})):
+            raise ValueError("checks: example_values isn't an object of lists of numbers")
+        for record in self.verification:
+            check_record(record, self.key)
+
+    def _check_names(self) -> None:
+        if not all(matches(r"\w[\w.-]*", part) for part in (self.component, *self._place)):
             raise ValueError(
                 f"{self.folder!r}: component, architecture or dtype isn't a plain name"
             )
+        if not self.method.isidentifier() or not matches(DTYPE, self.precision):
+            raise ValueError(f"{self.method!r} or {self.precision!r} isn't a plain name")
+        if self.target.device not in DEVICES:
+            raise ValueError(f"target: device {self.target.device!r} is none of {DEVICES}")
 
     @property
     def folder(self) -> str:
         """Where the artifact lies, below a store's or collection's root."""
-        slug = f"{self.signature.slug}-{self.key[:12]}"
-        return f"artifacts/{self.component}/{self.target.slug}/{slug}"
+        return "/".join(("artifacts", self.component, *self._place))
+
+    @property
+    def _place(self) -> tuple[str, str]:
+        return self.target.slug, f"{self.signature.slug}-{self.key[:12]}"
 
     @property
     def files(self) -> tuple[FileRecord, ...]:
@@ -168,7 +165,7 @@ class Manifest:
             "method": self.method,
             "scope": self.scope,
             "precision": self.precision,
-            "module": _plain(self.module),
+            "module": self.module.to_json(),
             "signature": self.signature.to_json(),
             "state": self.state,
             "constants": [c.to_json() for c in self.constants],
@@ -196,17 +193,19 @@ class Manifest:
             return cls(
                 **{
                     **d,
-                    "parts": tuple(Part.from_json(p) for p in d["parts"]),
+                    "parts": tuple(Part.from_json(p) for p in checked_list("parts", d["parts"])),
                     "module": ModuleIdentity(
                         **checked_fields(ModuleIdentity, d["module"], "module")
                     ),
                     "signature": Signature.from_json(d["signature"]),
-                    "constants": tuple(Constant.from_json(c) for c in d["constants"]),
+                    "constants": tuple(
+                        Constant.from_json(c) for c in checked_list("constants", d["constants"])
+                    ),
                     "target": Target.from_json(d["target"]),
                     "package": FileRecord.from_json(d["package"], "package"),
                     "library": FileRecord.from_json(d["library"], "library"),
                     "packed": None if d["packed"] is None else Packed.from_json(d["packed"]),
-                    "verification": tuple(d["verification"]),
+                    "verification": tuple(checked_list("verification", d["verification"])),
                 }
             )
         except (ValueError, TypeError, KeyError, AttributeError) as e:
@@ -240,9 +239,10 @@ class Manifest:
         return manifest
 
 
-def _plain(record: ModuleIdentity | Constant) -> dict[str, Any]:
-    """Its fields as they are; `asdict` copies what lies below, which costs a load milliseconds."""
-    return {f.name: getattr(record, f.name) for f in fields(record)}
+def _are_examples(values: object) -> bool:
+    return isinstance(values, dict) and all(
+        isinstance(v, list) and are_numbers(v) for v in values.values()
+    )
 
 
 _ADVICE = "Build or pull the artifact again; `aotbuild prune --broken` removes what can't be used"

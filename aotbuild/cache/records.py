@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from aotbuild.cache.library import open_file
+from aotbuild.cache.verification import check_record
 from aotbuild.canonical import canonical_bytes
 from aotbuild.errors import ArtifactError, StoreError
-from aotbuild.target import Target
 
 log = logging.getLogger(__name__)
 
@@ -35,17 +35,6 @@ def record_bytes(record: Mapping[str, Any], key: str) -> tuple[str, bytes]:
     except (ValueError, TypeError) as e:
         raise StoreError(f"Not a verification record: {e}.") from e
     return _name(data), data
-
-
-def check_record(record: object, key: str) -> None:
-    """Refuse with a ValueError a record of another key, or without what `match` reads of it."""
-    if not isinstance(record, Mapping) or not isinstance(record.get("passed"), bool):
-        raise ValueError("'passed' must be true or false")
-    if not isinstance(record.get("key"), str):
-        raise ValueError("'key' must be the artifact's")
-    Target.from_json(record.get("target"))
-    if record["key"] != key:
-        raise ValueError(f"it is of {record['key'][:12]}, and this artifact is {key[:12]}")
 
 
 def read_records(folder: Path, key: str) -> Iterator[dict[str, Any]]:

@@ -10,7 +10,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from aotbuild.canonical import checked_fields, digest
+from aotbuild.canonical import (
+    check_sizes,
+    check_texts,
+    checked_fields,
+    checked_list,
+    digest,
+    matches,
+    shown,
+)
 
 Extent: TypeAlias = "int | str"
 """One dimension: a number, or a multiple of a symbol, "8*h" (the factor is always written)."""
@@ -18,6 +26,12 @@ Extent: TypeAlias = "int | str"
 Static: TypeAlias = "bool | int | float | str | dict[str, Any] | None"
 """A leaf that isn't a tensor, or a container: {"dict": [keys]}, {"list": length}, {"tuple": n}."""
 
+DTYPE = "[a-z][a-z0-9_]*"
+RULE = r"[a-z0-9_]+/[1-9][0-9]*"
+DEVICES = ("cpu", "cuda")
+"""How dtypes and rules are spelled, and the kinds of device that artifacts are built for."""
+
+_SYMBOL = "[a-z][a-z0-9_]*"
 _SYMBOLIC = re.compile(r"([1-9]\d*)\*([a-z][a-z0-9_]*)")
 
 
@@ -53,9 +67,18 @@ class TensorSpec:
     rule: str | None = None
 
     def __post_init__(self) -> None:
+        check_texts("tensor", self, "path", "dtype", "device")
+        if not matches(DTYPE, self.dtype):
+            raise ValueError(f"{self.path}: {self.dtype!r} isn't a dtype's name")
+        if self.device not in DEVICES:
+            raise ValueError(f"{self.path}: device {self.device!r} is none of {DEVICES}")
+        check_rule(self.path, self.rule)
         for extent in self.shape:
             parse_extent(extent)
-        if self.stride is not None and len(self.stride) != len(self.shape):
+        if self.stride is None:
+            return
+        check_sizes(f"{self.path}: stride", self.stride)
+        if len(self.stride) != len(self.shape):
             raise ValueError(f"{self.path}: {len(self.stride)} strides for {len(self.shape)} dims")
 
     def to_json(self) -> dict[str, Any]:
@@ -73,8 +96,8 @@ class TensorSpec:
     def from_json(cls, document: object) -> TensorSpec:
         """The inverse of `to_json`; unknown and missing fields are a ValueError."""
         d = checked_fields(cls, document, "tensor")
-        stride = None if d["stride"] is None else tuple(d["stride"])
-        return cls(**{**d, "shape": tuple(d["shape"]), "stride": stride})
+        stride = None if d["stride"] is None else tuple(checked_list("stride", d["stride"]))
+        return cls(**{**d, "shape": tuple(checked_list("shape", d["shape"])), "stride": stride})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,20 +122,23 @@ class Signature:
     symbols: tuple[tuple[str, int, int], ...] = field(default=())
 
     def __post_init__(self) -> None:
+        for name, low, high in self.symbols:
+            if not isinstance(name, str) or not matches(_SYMBOL, name):
+                raise ValueError(f"symbol {shown(name)} isn't a plain name")
+            check_sizes(f"symbol {name!r}: range", (low, high))
+            if not 1 <= low <= high:
+                raise ValueError(f"symbol {name!r}: range {low}..{high} is empty")
         names = {n for n, _, _ in self.symbols}
         for spec in (*self.inputs, *self.outputs):
             for extent in spec.shape:
                 symbol = parse_extent(extent)[1]
                 if symbol is not None and symbol not in names:
                     raise ValueError(f"{spec.path}: symbol {symbol!r} has no range")
-        for name, low, high in self.symbols:
-            if not 1 <= low <= high:
-                raise ValueError(f"symbol {name!r}: range {low}..{high} is empty")
         for entries in (self.static, self.returns):
-            if list(entries) != sorted(entries, key=lambda entry: entry[0]):
-                raise ValueError("static leaves aren't sorted by path")
             for path, value in entries:
                 _check_leaf(path, value)
+            if list(entries) != sorted(entries, key=lambda entry: entry[0]):
+                raise ValueError("static leaves aren't sorted by path")
 
     @property
     def dynamic(self) -> bool:
@@ -162,19 +188,41 @@ class Signature:
         """The inverse of `to_json`; unknown and missing fields are a ValueError."""
         d = checked_fields(cls, document, "signature")
         return cls(
-            inputs=tuple(TensorSpec.from_json(s) for s in d["inputs"]),
-            static=tuple((path, value) for path, value in d["static"]),
-            outputs=tuple(TensorSpec.from_json(s) for s in d["outputs"]),
-            returns=tuple((path, value) for path, value in d["returns"]),
-            symbols=tuple((n, low, high) for n, low, high in d.get("symbols", ())),
+            inputs=tuple(TensorSpec.from_json(s) for s in checked_list("inputs", d["inputs"])),
+            static=tuple((path, value) for path, value in _rows(d, "static", 2)),
+            outputs=tuple(TensorSpec.from_json(s) for s in checked_list("outputs", d["outputs"])),
+            returns=tuple((path, value) for path, value in _rows(d, "returns", 2)),
+            symbols=tuple((n, low, high) for n, low, high in _rows(d, "symbols", 3)),
         )
 
 
-def _check_leaf(path: str, value: object) -> None:
+def check_rule(where: str, rule: object) -> None:
+    """Refuse with a ValueError a rule that isn't spelled NAME/REVISION, or None."""
+    if rule is not None and not (isinstance(rule, str) and matches(RULE, rule)):
+        raise ValueError(f"{where}: {shown(rule)} isn't a rule's name, like timestep/1")
+
+
+def _rows(document: Mapping[str, Any], name: str, width: int) -> list[Any] | tuple[Any, ...]:
+    """The lists of `width` items that stand under `name`."""
+    rows = checked_list(name, document.get(name, ()))
+    for row in rows:
+        if len(checked_list(f"an entry of {name}", row)) != width:
+            raise ValueError(f"{name}: {shown(row)} hasn't {width} entries")
+    return rows
+
+
+def _check_leaf(path: object, value: object) -> None:
+    if not isinstance(path, str):
+        raise ValueError(f"the path {shown(path)} isn't text")
     if value is None or isinstance(value, bool | int | float | str):
         return
     if not isinstance(value, dict) or list(value) not in (["dict"], ["list"], ["tuple"]):
-        raise ValueError(f"{path or 'the call'}: {value!r} is neither a leaf nor a container")
+        raise ValueError(f"{path or 'the call'}: {shown(value)} is neither a leaf nor a container")
+    ((kind, content),) = value.items()
+    if kind != "dict":
+        check_sizes(f"{path or 'the call'}: the length of a {kind}", (content,))
+    elif not all(isinstance(k, str) for k in checked_list(f"{path}: keys", content)):
+        raise ValueError(f"{path or 'the call'}: the keys {shown(content)} aren't all text")
 
 
 def flatten(value: object, path: str = "") -> Iterator[tuple[str, object]]:

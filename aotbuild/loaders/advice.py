@@ -31,7 +31,7 @@ def _size(manifest: Manifest, call: dict[str, Any]) -> list[str]:
     own = re.fullmatch(r"(\d+)x(\d+)", str(recipe_call.get("resolution")))
     if own is None:
         return []
-    width, height, batch = int(own[1]), int(own[2]), int(recipe_call.get("batch", 1))
+    width, height, batch = int(own[1]), int(own[2]), recipe_call.get("batch", 1)
     factor = _factor(spec.shape[-1], width) or _factor(spec.shape[-2], height) or 8
     size = f"{tensor.shape[-1] * factor}x{tensor.shape[-2] * factor}"
     per_image = _factor(batch, spec.shape[0]) or 1

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from artifacts import GPU, dynamic_signature, identity, make_manifest
+from artifacts import GPU, dynamic_signature, identity, make_manifest, record
 from jsonschema import Draft202012Validator
 
 from aotbuild.cache.files import FileRecord, Packed, Parameter
@@ -37,7 +37,7 @@ def manifests() -> dict[str, Manifest]:
     return {
         "exact": make_manifest(),
         "dynamic": make_manifest(signature=dynamic_signature(), target=GPU),
-        "verified": make_manifest(verification=({"key": "0" * 64, "arch": "x86-64-v3"},)),
+        "verified": make_manifest(verification=(record(make_manifest().key),)),
         "regional": make_manifest(scope="regional", component="vae.decode", method="decode"),
         "packed": make_manifest(packed=PACKED),
         "packed from a folder": make_manifest(
@@ -145,7 +145,7 @@ def test_manifest_is_refused_when_it_is_something_else(data: bytes) -> None:
         ("component", "../../etc", "isn't a plain name"),
         ("component", "", "isn't a plain name"),
         ("state", [], "state: expected an object"),
-        ("verification", [1], "verification: expected objects"),
+        ("verification", [1], "verification: 'passed' must be true or false"),
         ("package", {"name": "package.pt2", "sha256": "../x", "bytes": 1}, "64 hex digits"),
         ("package", {"name": "package.pt2", "sha256": "0" * 64, "bytes": True}, "isn't a size"),
         ("packed", {**PACKED.to_json(), "digest": "3" * 64}, "part 'weights' isn't what packed"),

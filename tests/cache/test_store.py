@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from artifacts import LIBRARY, STEM, record, sha256, stage
+from artifacts import LIBRARY, STEM, make_manifest, record, sha256, stage
 from conftest import Mounted
 
 from aotbuild.cache.artifact import Broken, Entry
@@ -528,7 +528,7 @@ def test_record_is_kept_beside_the_artifact_when_it_is_added_twice(
 
 
 def test_manifests_own_record_comes_first_when_others_were_added(store: Store) -> None:
-    ours = {"made": "by the build"}
+    ours = record(make_manifest().key, made="by the build")
     entry = add(store, verification=(ours,))
     store.add_verification(entry, record(entry.manifest.key))
 

@@ -148,7 +148,9 @@ def write_artifact(
     parts = make_parts(
         {n: salt + repr(fields["constants"]) for n in PART_NAMES} | {"weights": weights}
     )
-    manifest = Manifest(format=1, key=key_of(parts), parts=parts, **fields)
+    key = key_of(parts)
+    fields["verification"] = tuple({**r, "key": key} for r in fields["verification"])
+    manifest = Manifest(format=1, key=key, parts=parts, **fields)
     with store.staging() as staging:
         folder = staging / manifest.folder
         folder.mkdir(parents=True)
