@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from aotbuild.bench.subject import SEED, build_denoiser, denoiser
-from aotbuild.bench.ways import COMPILE, EAGER, MEGA_CACHE, WARM_FOLDER, WAYS, Job, Run
+from aotbuild.bench.subject import build_denoiser, denoiser, write_checkpoint
+from aotbuild.bench.ways import COMPILE, EAGER, MEGA_CACHE, PACKED, WARM_FOLDER, WAYS, Job, Run
 from aotbuild.build.request import Event
 from aotbuild.cache.store import Store
 from aotbuild.errors import BuildError
@@ -42,7 +42,7 @@ class Plan:
 
 
 def measure(plan: Plan, *, on_event: Callable[[Event], None], say: Say) -> list[Run]:
-    """Build the denoiser's artifact, write weights once, and run each way `repeats` times.
+    """Write weights, build the denoiser's artifacts, and run each way `repeats` times.
 
     Rounds are interleaved, so that a machine that gets slower slows every way alike. Ways that read
     a cache need a cold compile first; where that isn't asked for it is run, and not counted.
@@ -50,10 +50,11 @@ def measure(plan: Plan, *, on_event: Callable[[Event], None], say: Say) -> list[
     Raises:
         AotbuildError: the build failed, or a process of a way did.
     """
-    component = denoiser(plan.recipe)
-    key = build_denoiser(plan.recipe, plan.store, on_event).manifest.key
-    say(f"writing random weights of {component}")
-    job = make_job(plan, component, key)
+    checkpoint = plan.work / "checkpoint"
+    say(f"writing random weights of {denoiser(plan.recipe)}")
+    write_checkpoint(plan.recipe, checkpoint)
+    keys = {PACKED: _key(plan, on_event, checkpoint)} if PACKED in plan.ways else {}
+    job = make_job(plan, checkpoint, _key(plan, on_event))
     runs: list[Run] = []
     if COMPILE not in plan.ways and {WARM_FOLDER, MEGA_CACHE} & set(plan.ways):
         say("filling the caches that the warm ways read (not counted)")
@@ -63,40 +64,35 @@ def measure(plan: Plan, *, on_event: Callable[[Event], None], say: Say) -> list[
             say(f"round {repeat + 1} of {plan.repeats}: {way}")
             output = str(plan.work / f"{way}-{repeat}.safetensors")
             runs.append(
-                run_way(replace(job, way=way, output=output), cache_folder(plan, way, repeat))
+                run_way(
+                    replace(job, way=way, output=output, key=keys.get(way, job.key)),
+                    cache_folder(plan, way, repeat),
+                )
             )
     return compare(runs, plan)
 
 
-def make_job(plan: Plan, component: str, key: str) -> Job:
-    """What every process gets, the weights' file written."""
-    config = recipe_configs(plan.recipe)[component]
-    weights = plan.work / "weights.safetensors"
-    write_weights(config, plan.recipe.torch_dtype, weights)
+def _key(plan: Plan, on_event: Callable[[Event], None], pack: Path | None = None) -> str:
+    return build_denoiser(plan.recipe, plan.store, on_event, pack).manifest.key
+
+
+def make_job(plan: Plan, checkpoint: Path, key: str) -> Job:
+    """What every process gets."""
+    component = denoiser(plan.recipe)
     recipe = plan.recipe.on("cpu").to_json()["components"][component]
     return Job(
         way=EAGER,
-        config=config,
+        config=recipe_configs(plan.recipe)[component],
         dtype=plan.recipe.torch_dtype,
-        weights=str(weights),
+        checkpoint=str(checkpoint),
         store=str(Store(plan.store).root),
         key=key,
+        name=component,
         component=recipe,
         steps=plan.steps,
         mega_cache=str(plan.work / "mega-cache.bin"),
         output=str(plan.work / "output.safetensors"),
     )
-
-
-def write_weights(config: dict[str, object], dtype: str, path: Path) -> None:
-    """Random weights of one seed, as a checkpoint holds them."""
-    from safetensors.torch import save_model
-
-    from aotbuild.build.modules import build_module, fill_random
-
-    module = build_module(config, dtype)
-    fill_random(module, SEED)
-    save_model(module, str(path))
 
 
 def cache_folder(plan: Plan, way: str, repeat: int) -> Path:

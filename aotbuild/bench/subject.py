@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -33,8 +34,13 @@ def denoiser(recipe: Recipe) -> str:
     return next(n for n, c in recipe.components.items() if c.methods == ("forward",))
 
 
-def build_denoiser(recipe: Recipe, store: Path, on_event: Callable[[Event], None]) -> Entry:
-    """Its artifact for this machine's CPU and the recipe's first call variant, built if need be."""
+def build_denoiser(
+    recipe: Recipe, store: Path, on_event: Callable[[Event], None], pack: Path | None = None
+) -> Entry:
+    """Its artifact for this machine's CPU and the recipe's first call variant, built if need be.
+
+    With `pack`, a checkpoint's folder, the artifact holds that checkpoint's weights.
+    """
     from aotbuild.build import run
 
     component = denoiser(recipe)
@@ -49,6 +55,8 @@ def build_denoiser(recipe: Recipe, store: Path, on_event: Callable[[Event], None
         resolutions=(recipe.call.resolution,),
         batches=(recipe.call.batch,),
         store=store,
+        checkpoint=None if pack is None else str(pack),
+        pack_weights=pack is not None,
     )
     return Store(store).find(run.build(request, on_event)[0].key)
 
@@ -62,6 +70,29 @@ def make_subject(recipe: Recipe, store: Path, on_event: Callable[[Event], None])
     module = build_module(recipe_configs(recipe)[component], recipe.torch_dtype)
     fill_random(module, SEED)
     return Subject(entry=entry, component=component, module=module, call=call_of(entry))
+
+
+def write_checkpoint(recipe: Recipe, folder: Path) -> None:
+    """The recipe's configs and random weights of its denoiser, as diffusers lays them out."""
+    from safetensors.torch import save_model
+
+    from aotbuild.build.modules import build_module, fill_random
+
+    component, configs = denoiser(recipe), recipe_configs(recipe)
+    for name, config in configs.items():
+        file = folder / name / ("scheduler_config.json" if name == "scheduler" else "config.json")
+        if name == "model_index":
+            file = folder / "model_index.json"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(config), encoding="utf-8")
+    module = build_module(configs[component], recipe.torch_dtype)
+    fill_random(module, SEED)
+    save_model(module, str(weights_path(folder, component)))
+
+
+def weights_path(folder: Path | str, component: str) -> Path:
+    """Where `write_checkpoint` puts the weights."""
+    return Path(folder) / component / "diffusion_pytorch_model.safetensors"
 
 
 def call_of(entry: Entry) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
 
-from aotbuild.bench.ways import AOTBUILD, AOTI, COLUMNS, COMPILE, EAGER, WAYS, Run
+from aotbuild.bench.ways import AOTBUILD, AOTI, COLUMNS, COMPILE, EAGER, PACKED, WAYS, Run
 
 
 def by_way(runs: Iterable[Run]) -> dict[str, list[Run]]:
@@ -56,7 +56,15 @@ def ratios(runs: Iterable[Run]) -> Iterator[str]:
         yield f"steady step: {ours['steady_s'] / theirs['steady_s']:.3f} of eager's"
         yield (
             f"peak memory: {ours['peak_bytes'] / theirs['peak_bytes']:.3f} of eager's, "
-            f"with {derived / 1e6:.1f} MB of derived weights"
+            f"with {derived / 1e6:.1f} MB of derived weights and "
+            f"{max(r.freed_bytes for r in grouped[AOTBUILD]) / 1e6:.1f} MB given back"
+        )
+    if PACKED in grouped:
+        theirs = medians(grouped[PACKED])
+        start = [sum(m[c] for c in ("weights_s", "load_s", "bind_s")) for m in (ours, theirs)]
+        yield (
+            f"from packed weights it is ready in {start[1] * 1e3:.0f} ms: "
+            f"{start[0] / start[1]:.1f} times faster than from its own, {start[0] * 1e3:.0f} ms"
         )
     errors = [r.error for r in grouped[AOTBUILD] if r.error is not None]
     if errors:

@@ -11,8 +11,9 @@ WARM_FOLDER = "compile-warm-folder"
 MEGA_CACHE = "compile-mega-cache"
 AOTI = "aoti_load_package"
 AOTBUILD = "aotbuild"
+PACKED = "aotbuild-packed"
 
-WAYS = (EAGER, COMPILE, WARM_FOLDER, MEGA_CACHE, AOTI, AOTBUILD)
+WAYS = (EAGER, COMPILE, WARM_FOLDER, MEGA_CACHE, AOTI, AOTBUILD, PACKED)
 """In the order in which each round runs them: the cold compile fills what the warm ones read."""
 
 COLUMNS = ("import_s", "weights_s", "load_s", "bind_s", "first_s", "steady_s", "peak_bytes")
@@ -26,9 +27,11 @@ class Job:
         way: one of `WAYS`.
         config: of the component, with its class.
         dtype: of the weights, "float32".
-        weights: a safetensors file, mapped by every process alike.
+        checkpoint: folder laid out as diffusers does, whose weight file every process maps but
+            those of `PACKED`.
         store: the store's folder.
         key: of the artifact, from which every way takes the call's shape.
+        name: the component's.
         component: its recipe, as JSON: preparation and inductor options of the compiled ways.
         steps: steady steps, of which the median counts.
         mega_cache: file that a cold compile leaves and the mega-cache way reads.
@@ -38,9 +41,10 @@ class Job:
     way: str
     config: dict[str, Any]
     dtype: str
-    weights: str
+    checkpoint: str
     store: str
     key: str
+    name: str
     component: dict[str, Any]
     steps: int
     mega_cache: str
@@ -58,13 +62,15 @@ class Run:
     Attributes:
         way: one of `WAYS`.
         import_s: torch, diffusers' class and what the way needs beside them.
-        weights_s: building the module and mapping its weights.
+        weights_s: building the module and mapping its weights; for `PACKED`, which has no module,
+            hashing and mapping the constants.
         load_s: opening the compiled code; wrapping the module where there is none.
-        bind_s: giving it the weights, in the layout that it reads.
+        bind_s: giving it the weights, in the layout that it reads: quantized, where it reads int8.
         first_s: the first step.
         steady_s: median of the steps after it.
         peak_bytes: most resident memory of the process, mapped weights included.
-        derived_bytes: weights that aotbuild holds beside the module's own.
+        derived_bytes: weights that aotbuild laid out anew, or made beside the module's own.
+        freed_bytes: weights of the module's own that aotbuild gave back.
         error: relative L2 distance of the step's answer from eager's; None until compared.
     """
 
@@ -77,6 +83,7 @@ class Run:
     steady_s: float
     peak_bytes: int
     derived_bytes: int = 0
+    freed_bytes: int = 0
     error: float | None = None
 
     @property

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from aotbuild.bench.summary import by_way, column, medians, ratios, spread
-from aotbuild.bench.ways import COLUMNS, WAYS, Run
+from aotbuild.bench.ways import COLUMNS, PACKED, WAYS, Run
 from aotbuild.commands.output import (
     human_bytes,
     human_seconds,
@@ -22,7 +22,7 @@ from aotbuild.commands.output import (
 from aotbuild.commands.progress import progress
 from aotbuild.commands.quiet import quieten
 from aotbuild.errors import UsageError
-from aotbuild.recipe import DTYPES, check_resolution, load_recipe
+from aotbuild.recipe import DTYPES, QUANTIZATIONS, check_resolution, load_recipe
 
 
 @click.group()
@@ -38,6 +38,7 @@ def bench() -> None:
 @click.option("--repeats", type=click.IntRange(min=1), default=3, show_default=True)
 @click.option("--steps", type=click.IntRange(min=1), default=3, show_default=True)
 @click.option("--dtype", type=click.Choice(tuple(DTYPES)), default="fp32", show_default=True)
+@click.option("--quant", type=click.Choice(QUANTIZATIONS), default="none", show_default=True)
 @click.option("--resolution", metavar="WxH", help="In pixels; the recipe's own if not said.")
 @click.option(
     "--out",
@@ -54,6 +55,7 @@ def cold_start(
     repeats: int,
     steps: int,
     dtype: str,
+    quant: str,
     resolution: str | None,
     out: Path,
     store: Path,
@@ -62,9 +64,10 @@ def cold_start(
     """Time each way to a first denoising step, in fresh processes, on this machine's CPU.
 
     The ways: eager; torch.compile with empty caches, with a filled cache folder, with a mega-cache;
-    torch's aoti_load_package; aotbuild. Rounds are interleaved.
+    torch's aoti_load_package; aotbuild, and aotbuild with packed weights, where --quant makes other
+    weights of them or --only asks for it. Rounds are interleaved.
     """
-    wanted = load_recipe(recipe).override(dtype=dtype)
+    wanted = load_recipe(recipe).override(dtype=dtype, quantization=quant)
     try:
         check_resolution(resolution or wanted.call.resolution, wanted.call.multiple_px)
         wanted = wanted.override(resolution=resolution)
@@ -79,16 +82,23 @@ def cold_start(
     with tempfile.TemporaryDirectory(prefix="work-", dir=out) as work, progress() as on_event:
         plan = bench_cold_start.Plan(
             recipe=wanted,
-            ways=only or WAYS,
+            ways=only or tuple(w for w in WAYS if w != PACKED or quant != "none"),
             repeats=repeats,
             steps=steps,
             store=store,
             work=Path(work).resolve(),
         )
         runs = bench_cold_start.measure(plan, on_event=on_event, say=_say)
-    title = f"{wanted.name} {wanted.call.resolution} {dtype}"
-    known = {"recipe": wanted.name, "resolution": wanted.call.resolution, "dtype": dtype} | facts()
-    name = f"cold-start-{wanted.name}-{wanted.call.resolution}-{dtype}"
+    precision = dtype if quant == "none" else f"{dtype}-{quant}"
+    title = f"{wanted.name} {wanted.call.resolution} {precision}"
+    known = {
+        "recipe": wanted.name,
+        "resolution": wanted.call.resolution,
+        "dtype": dtype,
+        "quantization": quant,
+        **facts(),
+    }
+    name = f"cold-start-{wanted.name}-{wanted.call.resolution}-{precision}"
     write_csv(out / f"{name}.csv", runs, known)
     write_plot(out / f"{name}.png", runs, f"{title}, torch {known['torch']}, {known['processor']}")
     if as_json:

@@ -196,6 +196,9 @@ def _make(
         library = open_library(manifest.library.sha256, descriptor)
         runner = Runner(library, component.device, options.num_runners)
         records = options.store.verifications(entry)
+        opened = time.perf_counter()
+        constants = _constants(entry, component, mapped)
+        weights_s = time.perf_counter() - opened
         artifact = Artifact(
             manifest,
             component,
@@ -203,9 +206,10 @@ def _make(
             component.device,
             verified=match.verified(manifest, machine, records=records),
             self_check=options.self_check,
-            packed=_constants(entry, component, mapped),
+            packed=constants,
         )
-        artifact.load_s = time.perf_counter() - started
+        artifact.weights_s = weights_s
+        artifact.load_s = time.perf_counter() - started - weights_s
         # What frees weights is bound once every component is known to be served.
         later = options.frees and artifact.quantized and not component.weightless
         unfit = artifact.binding.judge() if later else artifact.bind()

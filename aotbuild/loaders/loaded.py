@@ -102,6 +102,7 @@ class Loaded:
                 "fallbacks": dict(unit.dispatcher.fallbacks),
                 "load_s": sum(a.load_s for a in unit.dispatcher.artifacts),
                 "bind_s": sum(a.bind_s for a in unit.dispatcher.artifacts),
+                "weights_s": sum(a.weights_s for a in unit.dispatcher.artifacts),
                 "derived_bytes": unit.component.weights.derived_bytes,
                 "extra_bytes": unit.component.weights.derived.extra_bytes,
                 "packed_bytes": _packed_bytes(unit),
@@ -164,6 +165,7 @@ def _artifact_json(artifact: Artifact) -> dict[str, Any]:
         "unfit": artifact.binding.unfit,
         "hits": artifact.hits,
         "load_s": artifact.load_s,
+        "weights_s": artifact.weights_s,
         "bind_s": artifact.bind_s,
     }
 
@@ -175,7 +177,7 @@ def _unit_lines(unit: Unit) -> list[str]:
         lines[0] += f", {packed / 1e6:.1f} MB of packed constants, and no weights of its own"
     for artifact in unit.dispatcher.artifacts:
         kind = "dynamic" if artifact.manifest.signature.dynamic else "exact"
-        seconds = artifact.load_s + artifact.bind_s
+        seconds = artifact.load_s + artifact.weights_s + artifact.bind_s
         lines.append(
             f"  {artifact.key} {kind}, {next(artifact.manifest.signature.sizes(), 'no tensors')}, "
             f"{_trust(artifact)}; loaded and bound in {seconds * 1e3:.0f} ms; {artifact.hits} calls"
