@@ -5,7 +5,6 @@ It also lets go of the weights that were read; whether it may, `freeing` says.
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,10 +12,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from aotbuild.loaders.pages import MappedFiles, trim_heap
 from aotbuild.loaders.rules import int8_rows
 
 Path = tuple[str, ...]
 _ALIGNMENT_BYTES = 64
+
+_TRIMMED_BYTES = 8 << 20
+"""The C heap is trimmed whenever that much was let go: it can't be relied on to use the gaps again,
+and a layer's gap beside the next layer's copies would come to the whole module once more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +74,8 @@ class Derived:
         self.free: frozenset[str] = frozenset()
         self._made: dict[Path, _Made] = {}
         self._freed: dict[str, _Freed] = {}
-        self._untrimmed = False
+        self._mapped: MappedFiles | None = None
+        self._untrimmed = 0
 
     @property
     def extra_bytes(self) -> int:
@@ -108,9 +113,9 @@ class Derived:
 
     def trim(self) -> None:
         """Hand what was freed back to the system; does nothing where nothing was."""
-        if self._untrimmed:
-            self._untrimmed = False
-            _trim()
+        if self._mapped is not None:
+            self._mapped, self._untrimmed = None, 0
+            trim_heap()
 
     def refill(
         self, _module: nn.Module, state_dict: dict[str, Any], prefix: str, *_rest: Any
@@ -145,17 +150,21 @@ class Derived:
 
     def _make(self, sources: Path, values: Sequence[Tensor], seen: tuple[_Seen, ...]) -> _Made:
         with torch.inference_mode(False), torch.no_grad():
-            parts = [self._rows(p, v) for p, v in zip(sources, values, strict=True)]
-            rows = tuple(data.shape[0] for data, _ in parts)
+            freed = [self._record(p, v) for p, v in zip(sources, values, strict=True)]
+            rows = tuple(
+                f.shape[0] if f else v.shape[0] for f, v in zip(freed, values, strict=True)
+            )
+            if not any(freed):
+                return _Made(*int8_rows(values), seen, rows)
+            parts = [
+                (f.data, f.scale) if f else int8_rows([v])
+                for f, v in zip(freed, values, strict=True)
+            ]
             if len(parts) == 1:
                 ((data, scale),) = parts
                 return _Made(_aligned(data), _aligned(scale), seen, rows)
             data, scale = (torch.cat([part[i] for part in parts]) for i in (0, 1))
             return _Made(data, scale, seen, rows)
-
-    def _rows(self, path: str, value: Tensor) -> tuple[Tensor, Tensor]:
-        freed = self._record(path, value)
-        return int8_rows([value]) if freed is None else (freed.data, freed.scale)
 
     def _let_go(self, sources: Path, values: Sequence[Tensor], made: _Made) -> bool:
         """Empty those weights that may be, and have freed ones' rows be views of `made`.
@@ -171,14 +180,23 @@ class Derived:
             if freed is None and path in self.free:
                 size = value.numel() * value.element_size()
                 freed = _Freed(value, tuple(value.shape), size, data, scale)
-                with torch.inference_mode(False):
-                    value.data = torch.empty(0, dtype=value.dtype, device=value.device)
-                self._untrimmed = True
+                self._empty(value, size)
             elif freed is None or _shared(freed.data, data):
                 continue
             self._freed[path] = replace(freed, data=data, scale=scale)
             changed = True
         return changed
+
+    def _empty(self, weight: Tensor, size: int) -> None:
+        """Let go of `weight`'s memory, of `size` bytes."""
+        self._mapped = self._mapped or MappedFiles()
+        self._mapped.page_out(weight)
+        with torch.inference_mode(False):
+            weight.data = torch.empty(0, dtype=weight.dtype, device=weight.device)
+        self._untrimmed += size if weight.device.type == "cpu" else 0
+        if self._untrimmed >= _TRIMMED_BYTES:
+            self._untrimmed = 0
+            trim_heap()
 
 
 def _shared(left: Tensor, right: Tensor) -> bool:
@@ -192,11 +210,3 @@ def _seen(tensor: Tensor, epoch: int) -> _Seen:
 
 def _aligned(tensor: Tensor) -> Tensor:
     return tensor.clone() if tensor.data_ptr() % _ALIGNMENT_BYTES else tensor
-
-
-def _trim() -> None:
-    """Give the C heap's free pages back; only glibc keeps them, and only glibc has the call."""
-    try:
-        ctypes.CDLL(None).malloc_trim(0)
-    except (AttributeError, OSError):
-        return

@@ -39,10 +39,17 @@ def int8_rows(sources: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
     Source: torchao 0.18, `Int8Tensor.from_hp` with `PerRow`: the scale is worked out in the
     weight's own dtype, the rounding in float32. The same bits, for float32, bfloat16 and float16.
     """
-    made = [_quantized(s.detach().flatten(1)) for s in sources]
-    if len(made) == 1:
-        return made[0]
-    return torch.cat([data for data, _ in made]), torch.cat([scale for _, scale in made])
+    parts = [s.detach().flatten(1) for s in sources]
+    shape = (sum(p.shape[0] for p in parts), parts[0].shape[1])
+    # Before anything that is thrown away: a C heap can't give back what lies below.
+    data = torch.empty(shape, dtype=torch.int8, device=parts[0].device)
+    scale = torch.empty(shape[0], 1, device=parts[0].device)
+    first = 0
+    for part in parts:
+        last = first + part.shape[0]
+        _quantize(part, data[first:last], scale[first:last])
+        first = last
+    return data, scale
 
 
 def make(constant: Constant, values: Sequence[Tensor]) -> Tensor:
@@ -69,8 +76,8 @@ def pick(constant: Constant, pair: tuple[Tensor, Tensor]) -> Tensor:
     return pair[0] if constant.dtype == "int8" else pair[1]
 
 
-def _quantized(rows: Tensor) -> tuple[Tensor, Tensor]:
+def _quantize(rows: Tensor, data: Tensor, scale: Tensor) -> None:
+    """`rows` into `data` and `scale`."""
     largest = torch.maximum(rows.amax(1, keepdim=True), -rows.amin(1, keepdim=True))
-    scale = (largest / _LEVELS).clamp(min=_SMALLEST_SCALE).float()
-    levels = (rows * scale.reciprocal()).round_().clamp_(-128, 127)
-    return levels.to(torch.int8), scale
+    scale.copy_((largest / _LEVELS).clamp(min=_SMALLEST_SCALE))
+    data.copy_((rows * scale.reciprocal()).round_().clamp_(-128, 127))

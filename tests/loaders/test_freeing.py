@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 import aotbuild
 from aotbuild.errors import NoArtifactError, ReleasedError, SignatureMismatch
@@ -226,15 +227,16 @@ def test_a_freed_weight_doesnt_pass_for_another_layers(freed: Any) -> None:
         module(**quantized.call())
 
 
+@pytest.mark.parametrize("mapped", [False, True])
 def test_the_peak_stays_within_one_layer_when_weights_are_freed(
-    kit: Kit, monkeypatch: pytest.MonkeyPatch
+    kit: Kit, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, mapped: bool
 ) -> None:
     here = str(Path(__file__).parent)
     monkeypatch.syspath_prepend(here)
-    write_wide(kit)
+    weights = write_wide(kit, tmp_path) * mapped
     code = f"import sys; sys.path.insert(0, {here!r}); import wide; wide.measure(*sys.argv[1:])"
     done = subprocess.run(
-        [sys.executable, "-c", code, str(kit.store.root), str(kit.libraries)],
+        [sys.executable, "-c", code, str(kit.store.root), str(kit.libraries), weights],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -243,7 +245,8 @@ def test_the_peak_stays_within_one_layer_when_weights_are_freed(
     assert resident_mb <= 0.3 * eager_mb + CODE_MB
 
 
-def write_wide(kit: Kit) -> None:
+def write_wide(kit: Kit, folder: Path) -> str:
+    """Its artifact, and a file of weights; the path of the latter."""
     import wide  # type: ignore[import-not-found]
 
     module, call = wide.Wide().eval(), {"sample": torch.randn(4, wide.WIDTH)}
@@ -262,3 +265,5 @@ def write_wide(kit: Kit) -> None:
         quantized.compile_int8(module, set(paths), call, package)
     making.write_artifact(kit.store, module, package, signature, tuple(plan), component="wide")
     kit.load(wide=module).restore()
+    save_file(module.state_dict(), folder / "wide.safetensors")
+    return str(folder / "wide.safetensors")

@@ -44,11 +44,14 @@ def status_mb(field: str) -> float:
     return int(found[1]) / 1e3
 
 
-def measure(store: str, libraries: str) -> None:
+def measure(store: str, libraries: str, weights: str) -> None:
     """Print, in MB over what the process had before: eager's weights, the peak, what remains.
 
-    The library lies extracted in `libraries` already, as unpacking it takes memory of its own.
+    `weights`: a safetensors file to map them from; "" for weights in plain memory. The library
+    lies extracted in `libraries` already, as unpacking it takes memory of its own.
     """
+    from safetensors.torch import load_file
+
     import aotbuild
     import aotbuild.loaders.load
     from aotbuild.loaders.rules import int8_rows
@@ -62,6 +65,11 @@ def measure(store: str, libraries: str) -> None:
         del warm
         before = status_mb("VmRSS")
         module = Wide().eval()
+        if weights:
+            values = load_file(weights)
+            module.load_state_dict(values, assign=True)
+            del values
+        module(sample)
         eager = status_mb("VmRSS") - before
         expected = module(sample)
         pipeline = SimpleNamespace(wide=module)
