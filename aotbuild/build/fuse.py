@@ -31,3 +31,7 @@ def fuse_projections(module: nn.Module) -> None:
         raise RecipeError(
             f"{type(module).__name__} can't fuse its projections ({e}): set fuse_qkv = false."
         ) from e
+    if not any(name in FUSED for child in module.modules() for name in child._modules):
+        raise RecipeError(
+            f"diffusers fuses none of {type(module).__name__}'s projections: set fuse_qkv = false."
+        )

@@ -72,6 +72,20 @@ def test_prepare_refuses_when_the_class_cannot_fuse() -> None:
         prepare(nn.Linear(2, 2), replace(PLAIN, fuse_qkv=True))
 
 
+def test_prepare_refuses_when_diffusers_fuses_nothing_and_says_nothing() -> None:
+    config = {
+        "_class_name": "ControlNetModel",
+        "block_out_channels": [8],
+        "down_block_types": ["CrossAttnDownBlock2D"],
+        "attention_head_dim": 2,
+        "layers_per_block": 1,
+        "norm_num_groups": 4,
+        "cross_attention_dim": 8,
+    }
+    with pytest.raises(RecipeError, match="fuses none of ControlNetModel's projections"):
+        prepare(build_module(config, "float32"), replace(PLAIN, fuse_qkv=True))
+
+
 def test_prepare_refuses_when_plain_attention_is_not_for_the_class() -> None:
     config = {
         "_class_name": "FluxTransformer2DModel",
