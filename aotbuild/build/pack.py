@@ -98,10 +98,28 @@ def pack(
     """
     files = find_weights(Path(source.folder), recorded.component)
     module = recorded.cast(_load(files, recorded))
+    record = write_constants(module, constants, folder)
+    if files.digest() != source.digest:
+        raise BuildError(f"The weights in {files.folder} changed meanwhile. Run the command again.")
+    return Packed(
+        file=record,
+        parameters=parameters_of(type(module), recorded.method),
+        checkpoint=source.checkpoint,
+        revision=source.revision,
+        digest=source.digest,
+    )
+
+
+def write_constants(module: nn.Module, constants: tuple[Constant, ...], folder: Path) -> FileRecord:
+    """Write the constants that the plan makes of `module`'s tensors, one in memory at a time.
+
+    Raises:
+        BuildError: the module isn't one that the plan is for, or a constant can't be packed.
+    """
     try:
         layout = layout_of(constants)
     except ValueError as e:
-        raise BuildError(f"{recorded.unit} can't be packed: {e}.") from e
+        raise BuildError(f"{type(module).__name__} can't be packed: {e}.") from e
     with (folder / PACKED).open("xb") as file:
         writer = _Writer(file)
         writer.write(layout.head)
@@ -109,15 +127,7 @@ def pack(
             writer.fill(place.begin)
             writer.write(_bytes(place.constant, tensor))
         writer.fill(layout.bytes)
-    if files.digest() != source.digest:
-        raise BuildError(f"The weights in {files.folder} changed meanwhile. Run the command again.")
-    return Packed(
-        file=FileRecord(name=PACKED, sha256=writer.sha256.hexdigest(), bytes=layout.bytes),
-        parameters=parameters_of(type(module), recorded.method),
-        checkpoint=source.checkpoint,
-        revision=source.revision,
-        digest=source.digest,
-    )
+    return FileRecord(name=PACKED, sha256=writer.sha256.hexdigest(), bytes=layout.bytes)
 
 
 def parameters_of(cls: type, method: str) -> tuple[Parameter, ...]:
@@ -167,10 +177,8 @@ def _load(files: WeightFiles, recorded: RecordedCall) -> nn.Module:
 
 def _made(module: nn.Module, places: tuple[Place, ...]) -> Iterator[tuple[Place, torch.Tensor]]:
     """Each constant, made when it is asked for; int8 data and scales of one weight together."""
-    import torch
-
     from aotbuild.build.constants import source_tensor
-    from aotbuild.loaders.rules import CONCAT, INT8_ROWS, int8_rows
+    from aotbuild.loaders.rules import INT8_ROWS, int8_rows, make, pick
 
     quantized: Mapping[tuple[str, ...], tuple[torch.Tensor, torch.Tensor]] = {}
     for place in places:
@@ -182,11 +190,9 @@ def _made(module: nn.Module, places: tuple[Place, ...]) -> Iterator[tuple[Place,
         if constant.rule == INT8_ROWS:
             if constant.sources not in quantized:
                 quantized = {constant.sources: int8_rows(sources)}
-            data, scale = quantized[constant.sources]
-            yield place, data if constant.dtype == "int8" else scale
+            yield place, pick(constant, quantized[constant.sources])
         else:
-            joined = torch.cat(sources) if constant.rule == CONCAT else sources[0]
-            yield place, joined.reshape(constant.shape)
+            yield place, make(constant, sources)
 
 
 def _bytes(constant: Constant, tensor: torch.Tensor) -> memoryview:

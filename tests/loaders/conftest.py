@@ -124,7 +124,7 @@ class Kit:
         return loaded
 
 
-OPTIONS = ("components", "fallback", "self_check", "require_verified", "num_runners")
+OPTIONS = ("components", "fallback", "self_check", "require_verified", "num_runners", "checkpoint")
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import tempfile
 import types
 import warnings
 import zipfile
@@ -15,7 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from aotbuild import probe
-from aotbuild.cache.files import FileRecord, weights_part
+from aotbuild.build.pack import parameters_of, write_constants
+from aotbuild.cache.files import FileRecord, Packed, weights_part
 from aotbuild.cache.key import PART_NAMES, key_of, make_parts
 from aotbuild.cache.manifest import Constant, Manifest
 from aotbuild.cache.signature import Signature, TensorSpec, flatten
@@ -107,6 +109,13 @@ def record() -> dict[str, Any]:
     return {"passed": True, "target": target.to_json()}
 
 
+def packed_bytes(module: nn.Module, constants: tuple[Constant, ...]) -> bytes:
+    """The file that a build packs for `module`."""
+    with tempfile.TemporaryDirectory() as folder:
+        record = write_constants(module, constants, Path(folder))
+        return (Path(folder) / record.name).read_bytes()
+
+
 def write_artifact(
     store: Store,
     module: nn.Module,
@@ -117,9 +126,16 @@ def write_artifact(
     component: str = "net",
     method: str = "forward",
     verified: bool = True,
+    pack: nn.Module | None = None,
+    origin: dict[str, Any] | None = None,
+    spoil: Callable[[bytes], bytes] = bytes,
     change: Callable[[dict[str, Any]], None] = lambda fields: None,
 ) -> Manifest:
-    """Put an artifact of `package` into `store`; `change` may edit the manifest's fields."""
+    """Put an artifact of `package` into `store`; `change` may edit the manifest's fields.
+
+    `pack` is a module whose weights are packed, `origin` what the manifest says of them; `spoil`
+    may change the packed bytes before they are recorded.
+    """
     data = package.read_bytes()
     with zipfile.ZipFile(package) as archive:
         name = next(n for n in archive.namelist() if n.endswith(".so"))
@@ -142,6 +158,14 @@ def write_artifact(
         "provenance": {},
         "verification": (record(),) if verified else (),
     }
+    constants_file = b""
+    if pack is not None:
+        constants_file = spoil(packed_bytes(pack, constants))
+        fields["packed"] = Packed(
+            file=file_record("constants.safetensors", constants_file),
+            parameters=parameters_of(type(module), method),
+            **({"checkpoint": None, "revision": None, "digest": "1" * 64} | (origin or {})),
+        )
     change(fields)
     salt = repr(fields["signature"]) + repr(fields["state"]) + repr(fields["verification"])
     weights = weights_part(fields["packed"] and fields["packed"].digest)
@@ -156,5 +180,7 @@ def write_artifact(
         folder.mkdir(parents=True)
         (folder / "package.pt2").write_bytes(data)
         (folder / "manifest.json").write_bytes(manifest.to_bytes())
+        if pack is not None:
+            (folder / "constants.safetensors").write_bytes(constants_file)
         store.add(folder)
     return manifest
