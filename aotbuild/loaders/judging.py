@@ -80,7 +80,9 @@ class Judge:
         found = Verdict()
         for constant in self._plan:
             if constant.rule not in RULES:
-                found.reasons.append(f"{constant.name} is made by an unknown rule {constant.rule}")
+                found.reasons.append(
+                    f"{constant.name} is made by the unknown rule {constant.rule!r}"
+                )
                 continue
             values: list[Any] = [s and s.value for p in constant.sources for s in (slots[p],)]
             pairs = zip(constant.sources, values, strict=True)

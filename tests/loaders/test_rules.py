@@ -4,7 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-from aotbuild.loaders.rules import int8_rows
+from aotbuild.loaders.rules import int8_rows, make
+
+from . import making
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -48,3 +50,23 @@ def test_a_pointwise_kernel_is_quantized_as_the_matrix_that_it_is() -> None:
     assert data.shape == (8, 16)
     assert torch.equal(data, int8_rows([kernel.reshape(8, 16)])[0])
     assert scale.shape == (8, 1)
+
+
+def test_make_gives_each_rules_constant() -> None:
+    torch.manual_seed(3)
+    left, right, kernel = torch.randn(2, 4), torch.randn(3, 4), torch.randn(2, 4, 1, 1)
+    data, scale = int8_rows([left, right])
+    both = torch.cat([left, right])
+    for rule, values, expected in (
+        ("tensor/1", [left], left),
+        ("view/1", [kernel], kernel.flatten(1)),
+        ("concat/1", [left, right], both),
+        ("int8_rows/1", [left, right], data),
+        ("int8_rows/1", [left, right], scale),
+    ):
+        sources = tuple(map(str, range(len(values))))
+        made = make(making.constant("x", expected, rule, sources), values)
+        assert torch.equal(made, expected)
+        assert made.dtype == expected.dtype
+    with pytest.raises(ValueError, match="'stored/1' makes nothing"):
+        make(making.constant("x", left, "stored/1"), [])

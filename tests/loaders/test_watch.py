@@ -15,10 +15,10 @@ def net() -> nn.Sequential:
     return nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1), nn.Conv2d(2, 2, 3))
 
 
-def watching(module: nn.Module) -> Watch:
+def watching(module: nn.Module, counted: tuple[torch.Tensor, ...] = ()) -> Watch:
     weights = Weights(module)
     found = [weights.find(name) for name, _ in module.named_parameters()]
-    return Watch([slot for slot in found if slot is not None])
+    return Watch([slot for slot in found if slot is not None], counted)
 
 
 def one_element_replaced_by_its_equal(module: nn.Sequential) -> None:
@@ -61,4 +61,24 @@ def test_a_change_is_seen_when_it_is(what: str) -> None:
     module = net()
     watch = watching(module)
     CHANGES[what](module)
+    assert not watch.matches()
+
+
+def test_changes_in_place_are_seen_of_the_tensors_that_are_counted_alone() -> None:
+    module = net()
+    watch = watching(module, (module[0].weight,))
+    with torch.no_grad():
+        module[2].weight.mul_(2)
+        assert watch.matches()
+        module[0].weight.mul_(2)
+        assert not watch.matches()
+
+
+def test_a_tensor_of_inference_mode_is_watched_without_a_count() -> None:
+    module = net()
+    with torch.inference_mode():
+        module[0].weight = nn.Parameter(torch.zeros(4, 4))
+    watch = watching(module, (module[0].weight,))
+    assert watch.matches()
+    module[0].weight.data = torch.zeros(4, 4)
     assert not watch.matches()
