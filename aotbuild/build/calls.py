@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from typing import Any
 
 import torch
@@ -108,11 +108,22 @@ def check_answer(answer: object, unit: str) -> None:
     if type(answer) in (list, tuple):
         for item in answer:  # type: ignore[attr-defined]
             check_answer(item, unit)
+    elif is_output(answer):
+        for item in answer.values():  # type: ignore[attr-defined]
+            check_answer(item, unit)
     elif not isinstance(answer, torch.Tensor) and type(answer) not in SCALARS:
         raise BuildError(
             f"{unit} answers this pipeline with a {type(answer).__name__}; a package returns "
-            "tensors, and lists and tuples of them. Leave the unit out of the recipe."
+            "tensors, and lists, tuples and diffusers' outputs of them. Leave the unit out of the "
+            "recipe."
         )
+
+
+def is_output(value: object) -> bool:
+    """Whether it is an output object of diffusers', a dict with its fields as attributes."""
+    cls = type(value)
+    own = cls.__module__.startswith("diffusers.")
+    return own and issubclass(cls, dict) and is_dataclass(cls)
 
 
 def canonical(call: dict[str, Any], rules: Mapping[str, str]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from aotbuild.build.calls import SCALARS, RecordedCall, dtype_name
+from aotbuild.build.calls import SCALARS, RecordedCall, dtype_name, is_output
 from aotbuild.build.ranges import Range
 from aotbuild.cache.signature import Extent, Signature, Static, TensorSpec, flatten
 from aotbuild.errors import BuildError
@@ -39,14 +39,14 @@ def make_signature(
         inputs=tuple(_spec(p, v, extents, recorded.rules, device) for p, v in inputs),
         static=_static(recorded.call),
         outputs=tuple(_spec(p, v, answer_extents, {}, device) for p, v in outputs),
-        returns=_static(recorded.answer),
+        returns=_returns(recorded.answer),
         symbols=dynamic.symbols if dynamic else (),
     )
 
 
 def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     """(path, leaf) in pytree's order: dicts as they were filled, None a leaf like any other."""
-    if type(value) is dict:
+    if isinstance(value, dict):
         for name, item in value.items():
             yield from leaves(item, f"{path}.{name}" if path else name)
     elif type(value) in (list, tuple):
@@ -72,6 +72,21 @@ def _spec(
         device=device,
         rule=rules.get(path),
     )
+
+
+def _returns(answer: Any) -> tuple[tuple[str, Static], ...]:
+    """What comes back beside the tensors; of an output object, its class and fields."""
+    objects = dict(_objects(answer))
+    return tuple((path, objects.get(path, value)) for path, value in _static(answer))
+
+
+def _objects(value: Any, path: str = "") -> Iterator[tuple[str, Static]]:
+    if is_output(value):
+        cls = type(value)
+        yield path, {"object": [f"{cls.__module__}.{cls.__qualname__}", *value]}
+    if isinstance(value, (dict, list, tuple)):
+        for name, item in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from _objects(item, f"{path}.{name}" if path else str(name))
 
 
 def _static(value: Any) -> tuple[tuple[str, Static], ...]:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from aotbuild.cache.leaves import ANSWERS, CONTAINERS, check_leaf
 from aotbuild.canonical import (
     check_sizes,
     check_texts,
@@ -24,7 +25,9 @@ Extent: TypeAlias = "int | str"
 """One dimension: a number, or a multiple of a symbol, "8*h" (the factor is always written)."""
 
 Static: TypeAlias = "bool | int | float | str | dict[str, Any] | None"
-"""A leaf that isn't a tensor, or a container: {"dict": [keys]}, {"list": length}, {"tuple": n}."""
+"""A leaf that isn't a tensor, or a container: {"dict": [keys]}, {"list": length}, {"tuple": n}.
+
+Of an answer also {"object": [class, field, ...]}, an output class of the module's library."""
 
 DTYPE = "[a-z][a-z0-9_]*"
 RULE = r"[a-z0-9_]+/[1-9][0-9]*"
@@ -134,9 +137,9 @@ class Signature:
                 symbol = parse_extent(extent)[1]
                 if symbol is not None and symbol not in names:
                     raise ValueError(f"{spec.path}: symbol {symbol!r} has no range")
-        for entries in (self.static, self.returns):
+        for entries, kinds in ((self.static, CONTAINERS), (self.returns, ANSWERS)):
             for path, value in entries:
-                _check_leaf(path, value)
+                check_leaf(path, value, kinds)
             if list(entries) != sorted(entries, key=lambda entry: entry[0]):
                 raise ValueError("static leaves aren't sorted by path")
 
@@ -209,20 +212,6 @@ def _rows(document: Mapping[str, Any], name: str, width: int) -> list[Any] | tup
         if len(checked_list(f"an entry of {name}", row)) != width:
             raise ValueError(f"{name}: {shown(row)} hasn't {width} entries")
     return rows
-
-
-def _check_leaf(path: object, value: object) -> None:
-    if not isinstance(path, str):
-        raise ValueError(f"the path {shown(path)} isn't text")
-    if value is None or isinstance(value, bool | int | float | str):
-        return
-    if not isinstance(value, dict) or list(value) not in (["dict"], ["list"], ["tuple"]):
-        raise ValueError(f"{path or 'the call'}: {shown(value)} is neither a leaf nor a container")
-    ((kind, content),) = value.items()
-    if kind != "dict":
-        check_sizes(f"{path or 'the call'}: the length of a {kind}", (content,))
-    elif not all(isinstance(k, str) for k in checked_list(f"{path}: keys", content)):
-        raise ValueError(f"{path or 'the call'}: the keys {shown(content)} aren't all text")
 
 
 def flatten(value: object, path: str = "") -> Iterator[tuple[str, object]]:

@@ -16,6 +16,7 @@ from aotbuild.cache.manifest import Manifest
 from aotbuild.errors import IntegrityError
 from aotbuild.loaders.component import Component, state_reason
 from aotbuild.loaders.constants import Binding
+from aotbuild.loaders.outputs import Output, output_class
 from aotbuild.loaders.packed import PackedBinding
 from aotbuild.loaders.rules import INT8_ROWS
 from aotbuild.loaders.runner import Runner
@@ -68,6 +69,11 @@ class Artifact:
         self._inputs = [(_steps(s.path), s.stride) for s in signature.inputs]
         self._returns = dict(signature.returns)
         self._outputs = {s.path: i for i, s in enumerate(signature.outputs)}
+        self._classes = {
+            path: output_class(marker["object"][0])
+            for path, marker in self._returns.items()
+            if isinstance(marker, dict) and "object" in marker
+        }
         self._check_form()
         bound = manifest.constants, component.weights, runner, device, manifest.precision
         self.binding = Binding(*bound) if packed is None else PackedBinding(packed, *bound)
@@ -135,6 +141,9 @@ class Artifact:
             return marker
         ((kind, length),) = marker.items()
         prefix = f"{path}." if path else ""
+        if kind == "object":
+            fields = {name: self._answer(f"{prefix}{name}", outputs) for name in length[1:]}
+            return (self._classes[path] or Output)(**fields)
         items = [self._answer(f"{prefix}{i}", outputs) for i in range(length)]
         return tuple(items) if kind == "tuple" else items
 
@@ -151,6 +160,10 @@ class Artifact:
             raise IntegrityError(f"Its signature has a rule for {odd[0]} that isn't known here.")
         if any(isinstance(m, dict) and "dict" in m for m in self._returns.values()):
             raise IntegrityError("It answers with a mapping, whose class no manifest records.")
+        unknown = [p for p, c in self._classes.items() if c is None]
+        if unknown and not self._component.weightless:
+            name = self._returns[unknown[0]]["object"][0]  # type: ignore[index]
+            raise IntegrityError(f"It answers with {name}, which is no output class loaded here.")
         found = (self._runner.num_inputs, self._runner.num_outputs)
         if found != (len(signature.inputs), len(signature.outputs)):
             raise IntegrityError(

@@ -10,7 +10,9 @@ import torch
 from diffusers import StableDiffusionXLPipeline
 
 from aotbuild.build.arguments import call_arguments
+from aotbuild.build.calls import check_answer
 from aotbuild.build.rehearse import Rehearsal, rehearse
+from aotbuild.build.signatures import planned_signature
 from aotbuild.build.stand_in import Recorder
 from aotbuild.cache.signature import flatten
 from aotbuild.errors import BuildError, RecipeError
@@ -75,6 +77,26 @@ def test_rehearse_records_the_answer_and_the_arguments_that_are_not_tensors() ->
     }
     assert [tuple(t.shape) for t in recorded.answer] == [(1, 3, 96, 128)]
     assert all(t.is_meta for t in (*dict(recorded.tensors()).values(), *recorded.answer))
+
+
+def test_rehearse_records_the_class_when_a_method_answers_in_an_output_object() -> None:
+    recorder = Recorder("vae", CONFIGS["vae"], "float32", {})
+    decode: Any = recorder.module.decode
+    assert decode(torch.ones(1, 4, 8, 8)).sample.shape == (1, 3, 32, 32)
+    (recorded,) = recorder.calls["vae.decode"]
+    check_answer(recorded.answer, "vae.decode")
+    signature = planned_signature(recorded, "cpu", None)
+    name = "diffusers.models.autoencoders.vae.DecoderOutput"
+    assert signature.returns == (("", {"object": [name, "sample"]}),)
+    assert [s.path for s in signature.outputs] == ["sample"]
+
+
+def test_rehearse_refuses_an_output_object_that_holds_more_than_tensors() -> None:
+    recorder = Recorder("vae", CONFIGS["vae"], "float32", {})
+    encode: Any = type(recorder.module).encode
+    found = encode(recorder.module, torch.ones(1, 3, 32, 32))
+    with pytest.raises(BuildError, match="answers this pipeline with a DiagonalGaussian"):
+        check_answer(found, "vae.encode")
 
 
 def test_rehearse_brings_the_timestep_to_its_canonical_form() -> None:

@@ -37,6 +37,23 @@ def test_extent_is_refused_when_it_is_neither(extent: Any) -> None:
         parse_extent(extent)
 
 
+def test_answer_may_be_an_output_object_and_a_call_may_not() -> None:
+    entry = ("", {"object": ["library.outputs.Decoded", "sample"]})
+    signature = replace(exact_signature(), returns=(entry,))
+    assert Signature.from_json(signature.to_json()) == signature
+    with pytest.raises(ValueError, match="neither a leaf nor a container"):
+        replace(exact_signature(), static=(entry,))
+
+
+@pytest.mark.parametrize(
+    "named",
+    [[], "library.Decoded", ["Decoded"], ["library.Decoded()"], ["a.B", "x.y"], ["a.B", 1], [None]],
+)
+def test_output_object_is_refused_when_it_names_no_class_and_fields(named: Any) -> None:
+    with pytest.raises(ValueError, match=r"object|class and its fields|field of no plain name"):
+        replace(exact_signature(), returns=(("", {"object": named}),))
+
+
 def test_signature_is_refused_when_it_does_not_hold_together() -> None:
     with pytest.raises(ValueError, match="symbol 'h' has no range"):
         replace(dynamic_signature(), symbols=(("w", 1, 4),))
