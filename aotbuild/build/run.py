@@ -124,6 +124,8 @@ def run_worker(job: dict[str, Any], key: str, root: Path, on_event: OnEvent) -> 
         finally:
             worker.kill()
             worker.wait()
+            if worker.stdout is not None:
+                worker.stdout.close()
         if "result" in answer:
             result: dict[str, Any] = answer["result"]
             return result

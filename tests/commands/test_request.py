@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aotbuild.commands.request import Arguments, make_request
+from aotbuild.errors import UsageError
+
+
+def arguments(tmp_path: Path, **changes: Any) -> Arguments:
+    said: dict[str, Any] = {
+        "recipe": "tiny", "gpu": "cpu", "resolution": (), "batch": (), "dtype": None,
+        "quant": None, "scope": "full", "dynamic": None, "checkpoint": None,
+        "pack_weights": False, "store": tmp_path, "tune": False, "no_verify": False,
+    }  # fmt: skip
+    return Arguments(**{**said, **changes})
+
+
+def checkpoint(tmp_path: Path, file: str = "diffusion_pytorch_model.safetensors") -> str:
+    for name in ("unet", "vae"):
+        (tmp_path / "checkpoint" / name).mkdir(parents=True)
+        (tmp_path / "checkpoint" / name / file).write_bytes(b"x")
+    return str(tmp_path / "checkpoint")
+
+
+def test_request_packs_weights_when_a_folder_with_some_is_named(tmp_path: Path) -> None:
+    folder = checkpoint(tmp_path)
+    request = make_request(arguments(tmp_path, checkpoint=folder, pack_weights=True))
+
+    assert (request.pack_weights, request.checkpoint) == (True, folder)
+    assert not make_request(arguments(tmp_path)).pack_weights
+
+
+def test_packing_is_refused_before_the_work_when_no_weights_are_named(tmp_path: Path) -> None:
+    for asked, message in (
+        (None, "--checkpoint FOLDER"),
+        ("org/name", "hf download org/name"),
+        (str(tmp_path), "no diffusion_pytorch_model.safetensors"),
+        (checkpoint(tmp_path, "diffusion_pytorch_model.bin"), "as a pickle"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            make_request(arguments(tmp_path, checkpoint=asked, pack_weights=True))
