@@ -96,6 +96,10 @@ MISTAKES = {
         ('methods = ["forward"]', 'methods = ["forward"]\nfuse_qkv = true\nattention = "math"'),
         "fuse_qkv needs attention",
     ),
+    "a fused image prompt": (
+        ('methods = ["forward"]', 'methods = ["forward"]\nip_adapters = [8]\nfuse_qkv = true'),
+        "ip_adapters: their attention",
+    ),
     "off its own grid": (('"512x512"', '"500x512"'), "nearest is 512x512"),
     "no such extent": (('"batch"', '"images"'), "'images' is not a number"),
     "no such fraction": (('"batch"', '"height/0"'), "'height/0' is not a number"),

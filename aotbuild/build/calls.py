@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from aotbuild.build.ip_adapter import add_ip_adapters
 from aotbuild.build.modules import build_module
 from aotbuild.cache.manifest import ModuleIdentity
 from aotbuild.cache.signature import flatten
@@ -36,6 +37,7 @@ class RecordedCall:
         dtype: the module's own dtype at the call; "float32" for a VAE that the pipeline upcasts.
         casts: parameter or buffer -> dtype, of those that the pipeline has cast before the call.
         rules: argument -> the rule that gave it its canonical form, "timestep/1".
+        ip_adapters: width of each IP-Adapter's image embeddings.
         values: path -> the numbers of each tensor of at most `VALUES_LIMIT` elements (time ids,
             timesteps), so that verification asks for something that a pipeline would.
     """
@@ -53,10 +55,13 @@ class RecordedCall:
     casts: dict[str, str]
     rules: dict[str, str]
     values: dict[str, list[float]]
+    ip_adapters: tuple[int, ...] = ()
 
     def module(self) -> nn.Module:
         """The stock module as it is at the call: parameters on the meta device, buffers real."""
-        return apply_casts(build_module(self.config, self.precision), self.casts)
+        module = build_module(self.config, self.precision)
+        add_ip_adapters(module, self.ip_adapters, self.precision)
+        return apply_casts(module, self.casts)
 
     def cast(self, module: nn.Module) -> nn.Module:
         """`module`, built in `precision` and possibly filled, as it is at the call; in place."""

@@ -38,7 +38,7 @@ def build_module(config: Mapping[str, Any], dtype: str) -> nn.Module:
     `load_model_dict_into_meta`, 0.36 and 0.42.
     """
     cls = model_class(config)
-    with quiet(), default_dtype(dtype), _empty_parameters():
+    with quiet(), default_dtype(dtype), empty_parameters():
         try:
             module: nn.Module = cls.from_config(dict(config))  # type: ignore[attr-defined]
         except (TypeError, ValueError, KeyError, RuntimeError) as e:
@@ -177,7 +177,8 @@ def quiet() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _empty_parameters() -> Iterator[None]:
+def empty_parameters() -> Iterator[None]:
+    """Constructors leave parameters on the meta device, for the time of a block."""
     from accelerate import init_empty_weights
 
     with init_empty_weights(include_buffers=False):

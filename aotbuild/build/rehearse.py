@@ -125,7 +125,8 @@ def _recorders(recipe: Recipe, configs: Mapping[str, dict[str, Any]]) -> dict[st
         if _kind(config) == "model":
             component = recipe.components.get(name)
             rules = component.rules if component else {}
-            recorders[name] = Recorder(name, config, recipe.torch_dtype, rules)
+            adapters = component.ip_adapters if component else ()
+            recorders[name] = Recorder(name, config, recipe.torch_dtype, rules, adapters)
     return recorders
 
 

@@ -19,6 +19,7 @@ from aotbuild.build.calls import (
     small_values,
     to_meta,
 )
+from aotbuild.build.ip_adapter import add_ip_adapters
 from aotbuild.build.modules import adopt_attributes, build_module, convert_tensors
 from aotbuild.cache.manifest import ModuleIdentity
 from aotbuild.loaders.signature import Method, bind, method_of
@@ -38,11 +39,17 @@ class Recorder:
     """
 
     def __init__(
-        self, component: str, config: dict[str, Any], precision: str, rules: Mapping[str, str]
+        self,
+        component: str,
+        config: dict[str, Any],
+        precision: str,
+        rules: Mapping[str, str],
+        ip_adapters: tuple[int, ...] = (),
     ) -> None:
         self._component, self._config = component, config
         self._precision, self._rules = precision, dict(rules)
-        self._twin = build_module(config, precision)
+        self._ip_adapters = ip_adapters
+        self._twin = self._build()
         self._identity: ModuleIdentity = identify(self._twin)
         self._built = _dtypes(self._twin)
         self._twin_casts: dict[str, str] = {}
@@ -52,8 +59,12 @@ class Recorder:
         self.calls: dict[str, list[RecordedCall]] = {}
         self.module = self._make_stand_in()
 
-    def _make_stand_in(self) -> nn.Module:
+    def _build(self) -> nn.Module:
         module = build_module(self._config, self._precision)
+        return add_ip_adapters(module, self._ip_adapters, self._precision)
+
+    def _make_stand_in(self) -> nn.Module:
+        module = self._build()
         cls = type(module)
         body = {"device": property(lambda _: torch.device("cpu")), "to": _cast_only}
         module.__class__ = type(cls.__name__, (cls,), {**body, "__module__": cls.__module__})
@@ -107,6 +118,7 @@ class Recorder:
                 dtype=dtype_name(self.module.dtype),  # type: ignore[arg-type]
                 casts=casts,
                 rules=ours,
+                ip_adapters=self._ip_adapters,
                 values=small_values(call, plain),
             )
         )

@@ -122,10 +122,12 @@ def _call_dtype(manifest: Manifest) -> str:
 
 def _module(manifest: Manifest, seed: int) -> nn.Module:
     """The module with random weights, in the precision that the pipeline is loaded in."""
+    from aotbuild.build.ip_adapter import adapters_of, add_ip_adapters
     from aotbuild.build.modules import build_module, fill_random
 
     config = {"_class_name": manifest.module.class_name, **manifest.module.config}
     module = build_module(config, manifest.precision)
+    add_ip_adapters(module, adapters_of(manifest), manifest.precision)
     fill_random(module, seed)
     return module.to(manifest.target.device)
 

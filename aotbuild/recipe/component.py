@@ -52,6 +52,8 @@ class ComponentRecipe:
         quantization: "none", or "int8dq": int8 weights by row, int8 activations by row at each
             call.
         int8: which layers "int8dq" quantizes; a component without it is never quantized.
+        ip_adapters: for each IP-Adapter that the pipeline has loaded, the width of its image
+            embeddings.
         rules: argument name -> the rule that brings it to one form, "timestep/1".
         inductor: options of `torch._inductor.config`, by dotted name.
         cpu: fields of `CPU_FIELDS` that differ where the target is a CPU, whose weights are often
@@ -65,6 +67,7 @@ class ComponentRecipe:
     attention: str = "sdpa"
     quantization: str = "none"
     int8: Int8Filter | None = None
+    ip_adapters: tuple[int, ...] = ()
     rules: dict[str, str] = field(default_factory=dict)
     inductor: dict[str, Scalar] = field(default_factory=dict)
     cpu: dict[str, Scalar] = field(default_factory=dict)
@@ -89,6 +92,8 @@ class ComponentRecipe:
             raise ValueError(
                 "fuse_qkv needs attention = 'sdpa': diffusers' fused processors call SDPA"
             )
+        if self.ip_adapters and (self.fuse_qkv or self.attention == "math"):
+            raise ValueError("ip_adapters: their attention is neither fused nor plain")
         if self.cpu:
             for name in self.cpu:
                 one_of("cpu", name, CPU_FIELDS)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from aotbuild.build.ip_adapter import add_ip_adapters
 from aotbuild.build.modules import build_module
 from aotbuild.build.prepare import prepare
 from aotbuild.build.quantize import Layer, survey
@@ -82,6 +83,7 @@ def shapes(call: dict[str, Any]) -> dict[str, list[int]]:
 def judged(recipe: Recipe, name: str, device: str) -> tuple[Layer, ...]:
     component = recipe.components[name].on(device)
     module = build_module(recipe_configs(recipe)[name], recipe.torch_dtype)
+    add_ip_adapters(module, component.ip_adapters, recipe.torch_dtype)
     prepare(module, replace(component, quantization="none"))
     return survey(module, replace(component, quantization="int8dq"))
 
