@@ -18,8 +18,10 @@ class Constant:
 
     Attributes:
         name: the name the package knows it by (its "original FQN").
-        rule: "tensor/1", the tensor at the one path of `sources`; "concat/1", those at `sources`
-            joined along dimension 0, of which eager's become views; "stored/1", `value` itself.
+        rule: "tensor/1", the tensor at the one path of `sources`; "view/1", it under another shape;
+            "concat/1", those at `sources` joined along dimension 0, of which eager's become views;
+            "int8_rows/1", those quantized by rows and joined, data or scale by `dtype`;
+            "stored/1", `value` itself.
         sources: paths in the eager module: parameter, buffer, or tensor attribute.
         shape: of the constant as bound.
         dtype: "float32".
