@@ -76,6 +76,7 @@ class Derived:
         self._freed: dict[str, _Freed] = {}
         self._mapped: MappedFiles | None = None
         self._untrimmed = 0
+        self._computed = False
 
     @property
     def extra_bytes(self) -> int:
@@ -106,15 +107,16 @@ class Derived:
         seen = self._look(sources, values, epoch)
         if made is None or not all(a.same(b) for a, b in zip(made.seen, seen, strict=True)):
             made = self._make(sources, values, seen)
+            self._computed = True
         if self._let_go(sources, values, made):
             made = replace(made, seen=self._look(sources, values, epoch))
         self._made[sources] = made
         return made.data, made.scale
 
     def trim(self) -> None:
-        """Hand what was freed back to the system; does nothing where nothing was."""
-        if self._mapped is not None:
-            self._mapped, self._untrimmed = None, 0
+        """Hand back what was freed, and what quantizing took; does nothing where nothing was."""
+        if self._computed:
+            self._mapped, self._untrimmed, self._computed = None, 0, False
             trim_heap()
 
     def refill(
