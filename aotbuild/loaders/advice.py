@@ -10,6 +10,7 @@ from torch import Tensor
 
 from aotbuild.cache.manifest import Manifest
 from aotbuild.cache.signature import parse_extent
+from aotbuild.loaders.rules import INT8_ROWS
 
 
 def build_command(manifests: Sequence[Manifest], call: dict[str, Any]) -> str:
@@ -19,6 +20,8 @@ def build_command(manifests: Sequence[Manifest], call: dict[str, Any]) -> str:
     words = ["aotbuild build", str(manifest.recipe.get("name", "RECIPE")), "--gpu", gpu]
     if (dtype := manifest.recipe.get("dtype")) is not None:
         words += ["--dtype", str(dtype)]
+    if any(c.rule == INT8_ROWS for c in manifest.constants):
+        words += ["--quant", "int8dq"]
     return " ".join(words + _size(manifest, call))
 
 

@@ -115,7 +115,7 @@ class Derived:
 
     def trim(self) -> None:
         """Hand back what was freed, and what quantizing took; does nothing where nothing was."""
-        if self._computed:
+        if self._computed or self._mapped is not None:
             self._mapped, self._untrimmed, self._computed = None, 0, False
             trim_heap()
 

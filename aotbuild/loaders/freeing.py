@@ -9,7 +9,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from aotbuild.errors import ReleasedError
 from aotbuild.loaders.rules import INT8_ROWS
@@ -104,9 +104,19 @@ class Freeing:
             self._decided = True
             derived = self._component.weights.derived
             derived.free = paths
-        self._component.module.register_load_state_dict_pre_hook(derived.refill)  # type: ignore[no-untyped-call]
+        module = self._component.module
+        module.register_load_state_dict_pre_hook(derived.refill)  # type: ignore[no-untyped-call]
+        module.register_state_dict_pre_hook(self._refuse_saving)  # type: ignore[no-untyped-call]
         self._bind()
         return True
+
+    def __deepcopy__(self, memo: dict[int, object]) -> NoReturn:
+        raise self.refusal(f"a copy of {self._component.name}")
+
+    def _refuse_saving(self, *_: object) -> None:
+        """Before `state_dict()`, which would hand out empty weights for somebody to save."""
+        if self.freed:
+            raise self.refusal("state_dict()")
 
     def _bind(self) -> None:
         with self._component.gate.alone():

@@ -267,3 +267,18 @@ def write_wide(kit: Kit, folder: Path) -> str:
     kit.load(wide=module).restore()
     save_file(module.state_dict(), folder / "wide.safetensors")
     return str(folder / "wide.safetensors")
+
+
+def test_empty_weights_are_not_handed_out_for_saving(freed: tuple[Any, aotbuild.Loaded]) -> None:
+    module, _ = freed
+    with pytest.raises(ReleasedError, match=r"state_dict\(\): weights of net were freed"):
+        module.state_dict()
+
+
+def test_an_uncovered_call_is_told_to_build_for_int8_when_the_artifact_is(
+    freed: tuple[Any, aotbuild.Loaded],
+) -> None:
+    module, _ = freed
+    call = {**quantized.call(), "sample": torch.zeros(2, 4, 24, 24)}
+    with pytest.raises(SignatureMismatch, match="--quant int8dq"):
+        module(**call)
