@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from aotbuild.bench.process import run_module
 from aotbuild.bench.subject import build_denoiser, denoiser, write_checkpoint
 from aotbuild.bench.ways import COMPILE, EAGER, MEGA_CACHE, PACKED, WARM_FOLDER, WAYS, Job, Run
 from aotbuild.build.request import Event
 from aotbuild.cache.store import Store
-from aotbuild.errors import BuildError
 from aotbuild.recipe import Recipe, recipe_configs
 
 Say = Callable[[str], None]
@@ -108,21 +104,8 @@ def run_way(job: Job, cache: Path) -> Run:
     Raises:
         BuildError: it died; with the end of what it printed.
     """
-    environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(cache)}
-    done = subprocess.run(
-        [sys.executable, "-m", "aotbuild.bench.cold_worker"],
-        input=json.dumps(job.to_json()),
-        capture_output=True,
-        text=True,
-        env=environment,
-    )
-    try:
-        return Run(**json.loads(done.stdout.splitlines()[-1]))
-    except (IndexError, ValueError, TypeError) as e:
-        raise BuildError(
-            f"The process for {job.way} ended with exit code {done.returncode}: "
-            f"{done.stderr.strip()[-1500:]}"
-        ) from e
+    module = "aotbuild.bench.cold_worker"
+    return Run(**run_module(module, job.to_json(), cache=cache, what=job.way))
 
 
 def compare(runs: Iterable[Run], plan: Plan) -> list[Run]:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -15,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from aotbuild.bench.pipeline import PROMPT, pipeline_inputs, random_pipeline
+from aotbuild.bench.process import run_module
 from aotbuild.build.request import BuildRequest, Built, Event
-from aotbuild.errors import BuildError
 from aotbuild.recipe import Recipe, VariantRecipe, load_recipe
 
 STEPS = 8
@@ -108,20 +106,8 @@ def compile_timing(recipe: Recipe) -> Timing:
         BuildError: the process failed; with the end of what it printed.
     """
     with tempfile.TemporaryDirectory(prefix="aotbuild-demo-") as cache:
-        done = subprocess.run(
-            [sys.executable, "-m", "aotbuild.bench.demo"],
-            input=json.dumps(recipe.to_json()),
-            capture_output=True,
-            text=True,
-            env={**os.environ, "TORCHINDUCTOR_CACHE_DIR": cache},
-        )
-    try:
-        return Timing(**json.loads(done.stdout.splitlines()[-1]))
-    except (IndexError, ValueError, TypeError) as e:
-        raise BuildError(
-            f"The process for torch.compile ended with exit code {done.returncode}: "
-            f"{done.stderr.strip()[-1500:]}"
-        ) from e
+        document, module = recipe.to_json(), "aotbuild.bench.demo"
+        return Timing(**run_module(module, document, cache=Path(cache), what="torch.compile"))
 
 
 def compiled(recipe: Recipe) -> Timing:
