@@ -184,9 +184,7 @@ def packed(job: Job, entry: Entry, call: dict[str, Any]) -> Started:
     import aotbuild
 
     begun = time.perf_counter()
-    component = aotbuild.load_component(
-        Path(job.store), component=entry.manifest.component, checkpoint=job.checkpoint
-    )
+    component = aotbuild.load_component(Path(job.store), component=entry.manifest.component)
     total_s = time.perf_counter() - begun
     (unit,) = component.loaded.metrics().values()
     return (lambda: component(**call)), _parts(unit, total_s)
