@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,15 @@ from aotbuild.build.plan import plan
 from aotbuild.build.request import BuildRequest
 from aotbuild.build.tuning import TuningTable, write_table
 from aotbuild.errors import RecipeError, TargetError
-from aotbuild.recipe import ComponentRecipe, Recipe, TensorRecipe, VariantRecipe, load_recipe
+from aotbuild.recipe import (
+    CallRecipe,
+    ComponentRecipe,
+    Int8Filter,
+    Recipe,
+    TensorRecipe,
+    VariantRecipe,
+    load_recipe,
+)
 
 TINY = load_recipe("tiny")
 
@@ -67,6 +75,50 @@ def test_key_changes_when_one_field_of_the_recipe_does(
     base: dict[tuple[str, str], str], tmp_path: Path, field: str
 ) -> None:
     assert keys(CHANGES[field], tmp_path)["unet", "guided"] != base["unet", "guided"]
+
+
+INT8 = Int8Filter(min_in_features=17, pointwise_channels=(64,), skip_layers=("time_embedding.*",))
+INT8_CHANGES = {
+    "quantization": with_unet(int8=INT8),
+    "min_in_features": replace(INT8, min_in_features=33),
+    "skip_shapes": replace(INT8, skip_shapes=((64, 64),)),
+    "skip_layers": replace(INT8, skip_layers=()),
+    "pointwise_channels": replace(INT8, pointwise_channels=()),
+}
+
+
+@pytest.mark.parametrize("field", sorted(INT8_CHANGES))
+def test_key_changes_when_one_field_of_the_int8_filter_does(tmp_path: Path, field: str) -> None:
+    quantized = with_unet(quantization="int8dq", int8=INT8)
+    changed = INT8_CHANGES[field]
+    other = (
+        with_unet(quantization="int8dq", int8=changed)
+        if isinstance(changed, Int8Filter)
+        else changed
+    )
+    assert keys(other, tmp_path)["unet", "guided"] != keys(quantized, tmp_path)["unet", "guided"]
+
+
+def test_key_of_an_unquantized_unit_says_nothing_of_a_filter(
+    base: dict[tuple[str, str], str], tmp_path: Path
+) -> None:
+    admits_nothing = with_unet(quantization="int8dq", int8=Int8Filter(skip_layers=("*",)))
+    assert keys(with_unet(int8=INT8), tmp_path) == base
+    assert keys(admits_nothing, tmp_path) == base
+
+
+LABELS = {"format", "name", "title", "checkpoint", "revision"}
+ELSEWHERE = {
+    "pipeline", "architecture", "components", "methods", "call", "resolution", "multiple_px",
+    "batch", "int8", "ip_adapters", "shape", "fill", "count", "preparations",
+}  # fmt: skip
+"""Fields that decide which calls of which module are recorded, and so come in by way of those."""
+
+
+def test_every_field_of_a_recipe_is_a_label_or_is_known_to_change_keys() -> None:
+    classes = (Recipe, ComponentRecipe, CallRecipe, Int8Filter, VariantRecipe, TensorRecipe)
+    found = {f.name for cls in classes for f in fields(cls)}
+    assert found - LABELS - ELSEWHERE <= {*CHANGES, *INT8_CHANGES}
 
 
 @pytest.mark.parametrize(
