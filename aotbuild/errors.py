@@ -13,6 +13,7 @@
     │   ├── ManifestError           a manifest that doesn't read, of another format, or altered
     │   └── IntegrityError          a file whose digest or layout differs
     ├── StoreError                  the store can't be read or written
+    ├── HubError                    the Hub can't be reached, or fails
     └── LoadError                   artifacts that can't serve this pipeline
         ├── NoArtifactError         a component got none, with each rejection and its reason
         ├── SignatureMismatch       a call that no artifact covers, under `fallback="error"`
@@ -72,6 +73,10 @@ class IntegrityError(ArtifactError):
 
 class StoreError(AotbuildError):
     """A store that can't be read or written."""
+
+
+class HubError(AotbuildError):
+    """A Hub that can't be reached, or that fails whatever is tried."""
 
 
 class LoadError(AotbuildError):

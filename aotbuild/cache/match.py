@@ -9,8 +9,9 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
+from aotbuild.cache.item import Item
 from aotbuild.cache.key import json_differences
 from aotbuild.cache.manifest import Manifest, ModuleIdentity
 from aotbuild.canonical import canonical_bytes
@@ -19,6 +20,10 @@ from aotbuild.target import judge as judge_target
 
 _SHOWN = 3
 """Differences that a reason spells out; the rest are counted."""
+
+
+Described: TypeAlias = Manifest | Item
+"""What is judged: a manifest, or what a collection's index repeats of one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +46,7 @@ class ModuleFacts:
 
 
 def judge(
-    manifest: Manifest,
+    manifest: Described,
     facts: ModuleFacts,
     machine: Target,
     *,
@@ -70,7 +75,7 @@ def judge(
 
 
 def rank(
-    manifest: Manifest, machine: Target, *, records: Iterable[Mapping[str, Any]] = ()
+    manifest: Described, machine: Target, *, records: Iterable[Mapping[str, Any]] = ()
 ) -> tuple[bool, int, bool, str]:
     """A sort key, best first, for artifacts that `judge` accepts.
 
@@ -83,7 +88,7 @@ def rank(
 
 
 def verified(
-    manifest: Manifest, machine: Target, *, records: Iterable[Mapping[str, Any]] = ()
+    manifest: Described, machine: Target, *, records: Iterable[Mapping[str, Any]] = ()
 ) -> bool:
     """Whether a record says that the artifact passed on a machine of this architecture."""
     machines = _passed_on((*manifest.verification, *records))
@@ -105,7 +110,7 @@ def _passed_on(records: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, An
             yield found
 
 
-def _module_reasons(manifest: Manifest, facts: ModuleFacts) -> Iterator[str]:
+def _module_reasons(manifest: Described, facts: ModuleFacts) -> Iterator[str]:
     built, here = manifest.module, facts.identity
     if built.class_name != here.class_name:
         yield f"It is a {built.class_name}, and the module is a {here.class_name}."
@@ -122,7 +127,7 @@ def _module_reasons(manifest: Manifest, facts: ModuleFacts) -> Iterator[str]:
         yield f"It is built for {manifest.target.device}, and the module is on {facts.device}."
 
 
-def _versions(manifest: Manifest, facts: ModuleFacts) -> str:
+def _versions(manifest: Described, facts: ModuleFacts) -> str:
     """Which versions differ of what the source came from: diffusers, torchao."""
     recorded = next((p.value for p in manifest.parts if p.name == "versions"), None)
     if not isinstance(recorded, Mapping):
@@ -134,7 +139,7 @@ def _versions(manifest: Manifest, facts: ModuleFacts) -> str:
     )
 
 
-def _state_reasons(manifest: Manifest, facts: ModuleFacts) -> Iterator[str]:
+def _state_reasons(manifest: Described, facts: ModuleFacts) -> Iterator[str]:
     here = json.loads(canonical_bytes(dict(facts.state)))
     differing = _spelled(json_differences("", manifest.state, here))
     if differing:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from aotbuild import probe
 from aotbuild.cache import match
 from aotbuild.cache.artifact import Entry
-from aotbuild.cache.manifest import Manifest
 from aotbuild.errors import AotbuildError
 from aotbuild.loaders.artifact import Artifact
 from aotbuild.loaders.component import Component, precision_of
@@ -26,12 +25,13 @@ from aotbuild.loaders.options import Options
 from aotbuild.loaders.origin import check_one_origin, origin
 from aotbuild.loaders.packed import map_constants
 from aotbuild.loaders.runner import Runner, open_library
-from aotbuild.loaders.source import rejection
+from aotbuild.loaders.source import Offer, records_of, rejection
 from aotbuild.loaders.state import current_backend, identify, is_hooked
 from aotbuild.loaders.swap import Swap, check_free
 from aotbuild.target import Rejected, Target
 
-Facts = Callable[[Entry], match.ModuleFacts]
+Facts = Callable[[Entry | Offer], match.ModuleFacts]
+Candidate = TypeVar("Candidate", Entry, Offer)
 
 
 @dataclass(slots=True)
@@ -41,7 +41,7 @@ class Fitted:
     units: list[Unit] = field(default_factory=list)
     rejections: list[Rejection] = field(default_factory=list)
 
-    def turn_down(self, entry: Entry, reasons: Sequence[str]) -> None:
+    def turn_down(self, entry: Entry | Offer, reasons: Sequence[str]) -> None:
         """Keep why `entry` doesn't serve."""
         self.rejections.append(rejection(entry, reasons))
 
@@ -74,15 +74,16 @@ def fit_module(
         precision=precision_of(module),
         device=device.type,
     )
-
-    def facts_for(entry: Entry) -> match.ModuleFacts:
-        return replace(facts, state=state_for(entry.manifest, facts.state))
-
     if component.weightless:
         entries = packed_entries(name, entries, options, found)
-    fit(component, entries, facts_for, options, found)
+    fit(component, entries, facts_from(facts), options, found)
     component.settle()
     return found
+
+
+def facts_from(facts: match.ModuleFacts) -> Facts:
+    """`facts` as each artifact asks for them: with the backend's switches that it recorded."""
+    return lambda entry: replace(facts, state=state_for(entry.manifest, facts.state))
 
 
 def fit(
@@ -90,9 +91,9 @@ def fit(
 ) -> None:
     """Fill `found` with the units of `component` and the rejections of the other `entries`."""
     machine = probe.this_machine(str(component.device))
-    chosen = _judged(entries, facts, machine, options, found)
+    chosen = judged(entries, facts, machine, options, found)
     if component.weightless:
-        chosen = _trusted(chosen, machine, options, found)
+        chosen = trusted(chosen, machine, options, found)
         check_one_origin(component.name, [p for e in chosen if (p := e.manifest.packed)])
     mapped: dict[str, dict[str, Tensor]] = {}
     by_label: dict[str, list[Artifact]] = {}
@@ -106,7 +107,9 @@ def fit(
     found.units = [_swap(component, n, a, strict) for n, a in sorted(by_label.items())]
 
 
-def packed_entries(name: str, entries: list[Entry], options: Options, found: Fitted) -> list[Entry]:
+def packed_entries(
+    name: str, entries: list[Candidate], options: Options, found: Fitted
+) -> list[Candidate]:
     """Those that carry constants, of the checkpoint that was asked for."""
     asked = None if options.checkpoint is None else origin(options.checkpoint, name)
     kept = []
@@ -127,11 +130,13 @@ def packed_entries(name: str, entries: list[Entry], options: Options, found: Fit
     return kept
 
 
-def _trusted(entries: list[Entry], machine: Target, options: Options, found: Fitted) -> list[Entry]:
+def trusted(
+    entries: list[Candidate], machine: Target, options: Options, found: Fitted
+) -> list[Candidate]:
     """Those that needn't compare their first call with eager, which can't run without weights."""
     kept = []
     for entry in entries:
-        records = options.store.verifications(entry)
+        records = records_of(entry, options.store)
         if not options.self_check or match.verified(entry.manifest, machine, records=records):
             kept.append(entry)
             continue
@@ -146,14 +151,14 @@ def _trusted(entries: list[Entry], machine: Target, options: Options, found: Fit
     return kept
 
 
-def _judged(
-    entries: list[Entry], facts: Facts, machine: Target, options: Options, found: Fitted
-) -> list[Entry]:
+def judged(
+    entries: list[Candidate], facts: Facts, machine: Target, options: Options, found: Fitted
+) -> list[Candidate]:
     """The entries that fit, best first."""
     fitting = []
     for entry in entries:
         manifest, here = entry.manifest, facts(entry)
-        records = options.store.verifications(entry)
+        records = records_of(entry, options.store)
         verdict = match.judge(manifest, here, machine, records=records, trial=options.trial)
         if isinstance(verdict, Rejected):
             # Versions only word a refusal, and reading them takes as long as binding a UNet.
@@ -174,7 +179,7 @@ def _judged(
     return [e for _, e in sorted(fitting, key=lambda pair: pair[0])]
 
 
-def state_for(manifest: Manifest, state: Mapping[str, Any]) -> Mapping[str, Any]:
+def state_for(manifest: match.Described, state: Mapping[str, Any]) -> Mapping[str, Any]:
     """`state` with the backend's switches, where the artifact recorded them."""
     expected = manifest.state.get("backend")
     return state if expected is None else {**state, "backend": current_backend(expected)}

@@ -21,8 +21,10 @@ from aotbuild.errors import NoArtifactError, ReleasedError, UsageError
 from aotbuild.loaders.component import device_of, is_weightless
 from aotbuild.loaders.fitting import fit_module
 from aotbuild.loaders.loaded import Loaded, Rejection, Unit
+from aotbuild.loaders.opening import open_source
 from aotbuild.loaders.options import Options
-from aotbuild.loaders.source import listed, local_source, wanted_units
+from aotbuild.loaders.remote import Remote, fetched
+from aotbuild.loaders.source import listed, wanted_units
 
 _log = logging.getLogger(__name__)
 
@@ -39,6 +41,7 @@ def load(
     require_verified: bool = False,
     num_runners: int = 1,
     checkpoint: str | PathLike[str] | None = None,
+    allow_unpinned: bool = False,
 ) -> Loaded:
     """Swap compiled artifacts into `pipeline`, for every component that one fits.
 
@@ -47,26 +50,30 @@ def load(
 
     Args:
         pipeline: any object whose attributes are the components; a diffusers pipeline is one.
-        source: a folder laid out like a store: a `Path`, or a string that begins with "/", "./",
-            "../" or "~".
+        source: a folder laid out like a store, or a lockfile: a `Path`, or a string that begins
+            with "/", "./", "../" or "~". Anything else is a collection on the Hub, "ORG/NAME", of
+            which only what serves this pipeline here is downloaded, into the store.
         revision: the commit, for sources on the Hub.
         components: names of components ("vae") or of units ("vae.decode"); None: whatever `source`
             has artifacts for.
         fallback: "eager" runs what isn't covered eagerly; "error" raises, here and at the call, and
             frees the weights that only int8 constants are made of: then nothing can be restored.
-        store: where libraries are extracted; by default `$AOTBUILD_STORE`, else ~/.cache/aotbuild.
+        store: where libraries are extracted, and what comes from the Hub is kept; by default
+            `$AOTBUILD_STORE`, else ~/.cache/aotbuild.
         self_check: let an artifact that wasn't verified on this architecture compare its first call
             with eager before it serves.
         require_verified: turn such artifacts down instead.
         num_runners: how many calls of one artifact may run at once.
         checkpoint: whose packed constants they must be: "ORGANISATION/NAME@COMMIT", or a diffusers
             folder, whose weight files are then hashed. None takes them as they are.
+        allow_unpinned: let `revision` be a branch, or absent, and take what it stands for now.
 
     Returns:
         What was loaded, with `report`, `metrics`, `refresh` and `restore`.
 
     Raises:
-        SourceError: `source` is no such folder, or holds no artifacts.
+        SourceError: `source` is no such folder, holds no artifacts, or isn't pinned to a commit.
+        HubError: the Hub can't be reached.
         NoArtifactError: with every rejection, where a unit got none, under `fallback="error"`; and
             where a component without weights got none.
         LoadError: a component is swapped already, or packed constants are of several checkpoints.
@@ -84,7 +91,8 @@ def load(
         checkpoint=checkpoint,
         frees=fallback == "error",
     )
-    return _load(pipeline, local_source(source, revision), components, options)
+    opened = open_source(source, revision, allow_unpinned=allow_unpinned)
+    return _load(pipeline, opened, components, options)
 
 
 def load_on_trial(pipeline: object, store: Path, unit: str) -> Loaded:
@@ -105,10 +113,14 @@ def load_on_trial(pipeline: object, store: Path, unit: str) -> Loaded:
 
 
 def _load(
-    pipeline: object, folder: Path, components: Sequence[str] | None, options: Options
+    pipeline: object, source: Path | Remote, components: Sequence[str] | None, options: Options
 ) -> Loaded:
-    entries, rejections = listed(folder)
-    names = wanted_units(pipeline, {e.manifest.component for e in entries}, components)
+    if isinstance(source, Remote):
+        entries, rejections, labels = fetched(source, pipeline, components, options, _device)
+    else:
+        entries, rejections = listed(source)
+        labels = {e.manifest.component for e in entries}
+    names = wanted_units(pipeline, labels, components)
     units: list[Unit] = []
     try:
         for name, labels in names.items():
@@ -117,10 +129,10 @@ def _load(
             fitted = fit_module(name, module, mine, _device(pipeline, module), options)
             units += fitted.units
             rejections += fitted.rejections
-        loaded = Loaded(units, rejections, str(folder))
+        loaded = Loaded(units, rejections, str(source))
         hollow = {n for n in names if is_weightless(getattr(pipeline, n))}
         stuck = hollow - {u.component.name for u in units}
-        _check_complete(names, units, rejections, folder, strict=options.strict or bool(stuck))
+        _check_complete(names, units, rejections, source, strict=options.strict or bool(stuck))
         if options.frees:
             loaded.free()
     except BaseException:
@@ -144,7 +156,7 @@ def _check_complete(
     names: dict[str, set[str]],
     units: list[Unit],
     rejections: list[Rejection],
-    folder: Path,
+    source: Path | Remote,
     *,
     strict: bool,
 ) -> None:
@@ -156,7 +168,7 @@ def _check_complete(
     what = ", ".join(missing) or "any component of this pipeline"
     listed = [f"  {r.unit} {r}" for r in rejections if not missing or r.unit in missing]
     why = (
-        "\n".join(listed) or f"  {folder} has no artifact for it; `aotbuild list` shows what it has"
+        "\n".join(listed) or f"  {source} has no artifact for it; `aotbuild list` shows what it has"
     )
     message = f"No artifact serves {what}:\n{why}"
     if strict:

@@ -1,14 +1,21 @@
-"""The layers of a module that was never built, as far as the constants of its artifacts show them.
+"""What shows of a module that was never built: layers, by its artifacts' constants; its methods.
 
 Pipelines look at the width of one layer or another: SDXL's at `unet.add_embedding.linear_1`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
+from torch import nn
+
+from aotbuild.cache.files import Parameter
 from aotbuild.cache.manifest import Constant
+from aotbuild.errors import ReleasedError
 from aotbuild.loaders.rules import INT8_ROWS, TENSOR
+from aotbuild.loaders.signature import READ
 
 _KINDS = {2: ("in_features", "out_features"), 4: ("in_channels", "out_channels")}
 """By the rank of the weight: how a linear layer and a convolution call their two widths."""
@@ -51,3 +58,27 @@ def outlined(path: str, name: str, shapes: Mapping[str, tuple[int, ...]]) -> Out
     if any(p.startswith(f"{inner}.") for p in shapes):
         return Outline(inner, shapes)
     raise AttributeError(f"{path or 'the component'} has no {name!r} that its artifacts show")
+
+
+def absent_method(method: str, parameters: tuple[Parameter, ...]) -> Callable[..., Any]:
+    """What a class without a module has as `method`: its parameters, and nothing behind them."""
+    kind, empty = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.empty
+
+    def absent(self: nn.Module, *_args: Any, **_kwargs: Any) -> Any:
+        raise ReleasedError(
+            f"{type(self).__name__}.{method} has only compiled code, which was let go of by "
+            "restore(). Call aotbuild.load_component again."
+        )
+
+    absent.__name__ = method
+    absent.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [
+            inspect.Parameter("self", kind),
+            *(
+                inspect.Parameter(p.name, kind, default=empty if p.required else p.default)
+                for p in parameters
+            ),
+        ]
+    )
+    setattr(absent, READ, frozenset(p.name for p in parameters if p.read))
+    return absent

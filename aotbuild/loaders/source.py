@@ -3,35 +3,51 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
+from typing import Any
 
 from torch import nn
 
 from aotbuild.cache.artifact import Broken, Entry
+from aotbuild.cache.item import Item
 from aotbuild.cache.store import Store
 from aotbuild.errors import SourceError, UsageError
 from aotbuild.loaders.loaded import Rejection
 
 
-def local_source(source: str | PathLike[str], revision: str | None) -> Path:
-    """The folder that `source` names.
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """An artifact that isn't here yet, by what a collection's index or a lockfile says of it."""
+
+    manifest: Item
+
+
+def local_source(source: str | PathLike[str], revision: str | None) -> Path | None:
+    """The folder or lockfile that `source` names; None where it names a repository on the Hub.
 
     Raises:
-        SourceError: it isn't a local folder.
+        SourceError: it isn't there, or a revision was named, which only a repository has.
     """
-    text = source if isinstance(source, str) else None
-    if text is not None and not text.startswith(("/", "./", "../", "~")):
-        raise SourceError(
-            f"{text!r} is read as a repository on the Hub, which this version can't load from yet. "
-            f"For a folder write './{text}' or a pathlib.Path."
-        )
+    if isinstance(source, str) and not source.startswith(("/", "./", "../", "~")):
+        return None
+    path = Path(source).expanduser()
     if revision is not None:
-        raise SourceError(f"revision={revision!r} is for Hub repositories; {source} is a folder.")
-    folder = Path(source).expanduser()
-    if not folder.is_dir():
-        raise SourceError(f"There is no folder {folder}. `aotbuild build` makes a store.")
-    return folder
+        raise SourceError(f"revision={revision!r} is for Hub repositories; {source} is local.")
+    if not path.exists():
+        raise SourceError(
+            f"There is no folder {path}. `aotbuild build` makes a store; a lockfile comes from "
+            "`aotbuild lock`."
+        )
+    return path
+
+
+def records_of(candidate: Entry | Offer, store: Store) -> tuple[dict[str, Any], ...]:
+    """The verification records of an artifact, wherever it is."""
+    if isinstance(candidate, Offer):
+        return candidate.manifest.verification
+    return store.verifications(candidate)
 
 
 def listed(folder: Path) -> tuple[list[Entry], list[Rejection]]:
@@ -80,7 +96,12 @@ def wanted_units(
     return wanted
 
 
-def rejection(entry: Entry, reasons: Iterable[str]) -> Rejection:
+def is_unit_of(unit: str, label: str) -> bool:
+    """Whether `label` names the unit, or the component that it is of."""
+    return unit == label or unit.startswith(f"{label}.")
+
+
+def rejection(entry: Entry | Offer, reasons: Iterable[str]) -> Rejection:
     """`entry`, turned down for `reasons`."""
     manifest = entry.manifest
     return Rejection(

@@ -5,9 +5,9 @@ Which artifacts serve is decided as for a module; here is what stands in the mod
 
 from __future__ import annotations
 
-import inspect
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Sequence
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -21,15 +21,16 @@ from aotbuild.cache.artifact import Entry
 from aotbuild.cache.files import Parameter
 from aotbuild.cache.manifest import Manifest
 from aotbuild.cache.store import Store
-from aotbuild.errors import NoArtifactError, ReleasedError, UsageError
+from aotbuild.errors import NoArtifactError, UsageError
 from aotbuild.loaders.component import Component
 from aotbuild.loaders.fitting import Fitted, fit, packed_entries, state_for
-from aotbuild.loaders.loaded import Loaded
+from aotbuild.loaders.loaded import Loaded, Rejection
+from aotbuild.loaders.opening import open_source
 from aotbuild.loaders.options import Options
-from aotbuild.loaders.outline import outlined, weight_shapes
+from aotbuild.loaders.outline import absent_method, outlined, weight_shapes
+from aotbuild.loaders.remote import Remote, fetched_packed
 from aotbuild.loaders.rules import INT8_ROWS
-from aotbuild.loaders.signature import READ
-from aotbuild.loaders.source import listed, local_source
+from aotbuild.loaders.source import Offer, is_unit_of, listed
 from aotbuild.target import Rejected, Target, Verdict
 
 
@@ -94,6 +95,7 @@ def load_component(
     self_check: bool = True,
     require_verified: bool = False,
     num_runners: int = 1,
+    allow_unpinned: bool = False,
 ) -> StandIn:
     """A callable in place of a component: neither its module is built nor its weights are read.
 
@@ -101,7 +103,7 @@ def load_component(
     artifact covers raises SignatureMismatch.
 
     Args:
-        source: a folder laid out like a store, with artifacts of `build --pack-weights`.
+        source: as `load` takes it, with artifacts of `build --pack-weights`.
         device: where it runs, "cpu" or "cuda:0".
         component: "unet", or one unit of it, "vae.decode"; None: the only one that `source` packs.
         checkpoint: whose weights they must be: "ORGANISATION/NAME@COMMIT", or a diffusers folder,
@@ -124,11 +126,15 @@ def load_component(
     """
     if num_runners < 1:
         raise UsageError(f"num_runners={num_runners}: at least 1 is needed.")
-    folder = local_source(source, revision)
-    entries, rejections = listed(folder)
-    label = component if component is not None else _only(entries, folder)
+    opened = open_source(source, revision, allow_unpinned=allow_unpinned)
+    rejections: list[Rejection] = []
+    entries: Sequence[Entry | Offer]
+    if isinstance(opened, Remote):
+        entries = opened.offers
+    else:
+        entries, rejections = listed(opened)
+    label = component if component is not None else _only(entries, opened)
     name = label.partition(".")[0]
-    mine = [e for e in entries if _is_wanted(e.manifest.component, label)]
     options = Options(
         store=Store(Path(store) if store is not None else probe.default_store()),
         self_check=self_check,
@@ -138,28 +144,30 @@ def load_component(
         checkpoint=checkpoint,
     )
     found = Fitted()
-    packed = packed_entries(name, mine, options, found)
+    if isinstance(opened, Remote):
+        facts = partial(_own_facts, device=_on(device))
+        packed = fetched_packed(opened, label, facts, _on(device), options, found)
+    else:
+        local = [e for e in entries if isinstance(e, Entry)]
+        mine = [e for e in local if is_unit_of(e.manifest.component, label)]
+        packed = packed_entries(name, mine, options, found)
     stand_in = _stand_in(name, packed, _on(device), options, found) if packed else None
     rejections = [r for r in rejections if r.unit.startswith(name)] + found.rejections
     if stand_in is None or not found.units:
-        why = "\n".join(f"  {r.unit} {r}" for r in rejections) or f"  {folder} has none for it"
+        why = "\n".join(f"  {r.unit} {r}" for r in rejections) or f"  {opened} has none for it"
         raise NoArtifactError(f"No packed artifact serves {label}:\n{why}")
-    stand_in.loaded = Loaded(found.units, rejections, str(folder))
+    stand_in.loaded = Loaded(found.units, rejections, str(opened))
     return stand_in
 
 
-def _is_wanted(unit: str, label: str) -> bool:
-    return unit == label or unit.startswith(f"{label}.")
-
-
-def _only(entries: Iterable[Entry], folder: Path) -> str:
+def _only(entries: Iterable[Entry | Offer], source: Path | Remote) -> str:
     """The one component of which there are packed artifacts."""
     found = {e.manifest.component for e in entries if e.manifest.packed is not None}
     names = sorted({label.partition(".")[0] for label in found})
     if len(names) != 1:
         what = f"of {', '.join(names)}; say which with component=" if names else "of nothing"
         raise UsageError(
-            f"{folder} has packed constants {what}."
+            f"{source} has packed constants {what}."
             + ("" if names else " `aotbuild build --pack-weights` packs some.")
         )
     return names[0]
@@ -191,7 +199,7 @@ def _stand_in(
             found.turn_down(entry, [f"Its {manifest.method} takes other parameters than others'."])
         else:
             alike.append(entry)
-    functions = {method: _function(method, names) for method, names in methods.items()}
+    functions = {method: absent_method(method, names) for method, names in methods.items()}
     stand_in: StandIn = type(model.module.class_name, (StandIn,), functions)(model, device)
     component = _Component(name, stand_in, device)
     component.weightless = True
@@ -201,12 +209,17 @@ def _stand_in(
 
 
 def _judged(entry: Entry, device: torch.device, machine: Target, options: Options) -> Verdict:
-    facts = _facts(entry.manifest, entry.manifest, device)
     records = options.store.verifications(entry)
-    return match.judge(entry.manifest, facts, machine, records=records)
+    return match.judge(entry.manifest, _own_facts(entry, device), machine, records=records)
 
 
-def _facts(model: Manifest, manifest: Manifest, device: torch.device) -> match.ModuleFacts:
+def _own_facts(entry: Entry | Offer, device: torch.device) -> match.ModuleFacts:
+    return _facts(entry.manifest, entry.manifest, device)
+
+
+def _facts(
+    model: match.Described, manifest: match.Described, device: torch.device
+) -> match.ModuleFacts:
     """What `manifest` must fit: the module that `model` was built from."""
     state = {k: v for k, v in model.state.items() if k != "backend"}
     return match.ModuleFacts(
@@ -215,30 +228,6 @@ def _facts(model: Manifest, manifest: Manifest, device: torch.device) -> match.M
         precision=model.precision,
         device=device.type,
     )
-
-
-def _function(method: str, parameters: tuple[Parameter, ...]) -> Callable[..., Any]:
-    """What the class has as `method`: its parameters, and nothing behind them."""
-    kind, empty = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.empty
-
-    def absent(self: StandIn, *_args: Any, **_kwargs: Any) -> Any:
-        raise ReleasedError(
-            f"{type(self).__name__}.{method} has only compiled code, which was let go of by "
-            "restore(). Call aotbuild.load_component again."
-        )
-
-    absent.__name__ = method
-    absent.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-        [
-            inspect.Parameter("self", kind),
-            *(
-                inspect.Parameter(p.name, kind, default=empty if p.required else p.default)
-                for p in parameters
-            ),
-        ]
-    )
-    setattr(absent, READ, frozenset(p.name for p in parameters if p.read))
-    return absent
 
 
 def _dtype(manifest: Manifest) -> torch.dtype:

@@ -187,7 +187,6 @@ def test_a_peft_adapter_attached_after_loading_is_served_by_eager(kit: Kit) -> N
 
 
 SOURCES: dict[str, tuple[Any, dict[str, Any], type[Exception], str]] = {
-    "a Hub id": ("org/sdxl-aot", {}, SourceError, "repository on the Hub"),
     "no such folder": ("/nowhere/at/all", {}, SourceError, "no folder"),
     "a revision of a folder": (Path("/"), {"revision": "abc"}, SourceError, "revision"),
     "another fallback": (Path("/"), {"fallback": "none"}, UsageError, "eager"),

@@ -1,0 +1,85 @@
+"""Artifacts of a collection brought into a store: each file hashed, the whole verified, then added.
+
+Which ones is decided elsewhere (`loaders.remote`, `commands`).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+
+from aotbuild.cache.artifact import Entry
+from aotbuild.cache.files import FileRecord
+from aotbuild.cache.hub import Hub
+from aotbuild.cache.item import Item
+from aotbuild.cache.library import digest_of, open_file
+from aotbuild.cache.store import Store
+from aotbuild.errors import IntegrityError
+
+log = logging.getLogger(__name__)
+
+
+def find_here(store: Store, item: Item) -> Entry | None:
+    """The artifact in the store, if it is there; its bytes are hashed when it is loaded.
+
+    Raises:
+        IntegrityError: the store has its key with another package.
+    """
+    entry = store.get(item.key)
+    if entry is not None and set(entry.manifest.files) != set(item.code):
+        raise IntegrityError(
+            f"The store {store.root} has the key {item.key[:12]} with other bytes than the "
+            f"collection's: one of the builds isn't reproducible. `aotbuild prune {item.key[:12]}` "
+            "removes the store's."
+        )
+    return entry
+
+
+def fetch(hub: Hub, store: Store, repository: str, commit: str, item: Item) -> Entry:
+    """The artifact, from the store if it is there, else from the Hub into it.
+
+    Raises:
+        SourceError, HubError: the Hub hasn't got a file of it, or can't be reached.
+        ArtifactError: what the Hub sends isn't what the index says.
+        StoreError: the store can't be written.
+    """
+    found = find_here(store, item)
+    if found is not None:
+        return found
+    with store.lock(item.key):
+        found = find_here(store, item)  # whoever had the lock may have brought it
+        if found is not None:
+            return found
+        with store.staging() as root:
+            for record in item.files:
+                _fetch_file(hub, repository, commit, item.folder, record, root)
+            entry = store.add(root / item.folder)
+    if entry.manifest.key != item.key:
+        raise IntegrityError(
+            f"{repository}: the manifest in {item.folder} is of another key than the index says."
+        )
+    log.info("fetched %s from %s", item.folder, repository)
+    return entry
+
+
+def _fetch_file(
+    hub: Hub, repository: str, commit: str, folder: str, record: FileRecord, root: Path
+) -> None:
+    """One file below `root`, of the recorded digest; asked for again if it isn't at first."""
+    name = f"{folder}/{record.name}"
+    found = ("", 0)
+    for again in (False, True):
+        path = hub.download(repository, commit, name, root, again=again)
+        fd = open_file(path.parent, path.name)
+        try:
+            found = digest_of(fd)
+        finally:
+            os.close(fd)
+        if found == (record.sha256, record.bytes):
+            return
+    raise IntegrityError(
+        f"The Hub sent another {name} of {repository} at {commit[:12]} than the index says, twice: "
+        f"{found[1]} bytes with sha256 {found[0][:12]}, expected {record.bytes} with "
+        f"{record.sha256[:12]}. Nothing of it was kept; tell whoever published it."
+    )

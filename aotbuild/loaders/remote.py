@@ -1,0 +1,199 @@
+"""A collection on the Hub as a source: by its index, what serves is chosen, and that alone fetched.
+
+What was fetched is judged again by its own manifest, like any artifact (`fitting`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from aotbuild import probe
+from aotbuild.cache.artifact import Entry
+from aotbuild.cache.collection import INDEX, Index
+from aotbuild.cache.fetch import fetch
+from aotbuild.cache.hub import COMMIT, Hub
+from aotbuild.cache.item import Item
+from aotbuild.cache.lockfile import Lock
+from aotbuild.cache.match import ModuleFacts
+from aotbuild.canonical import digest
+from aotbuild.errors import AotbuildError, HubError, SourceError
+from aotbuild.loaders.component import is_weightless, precision_of
+from aotbuild.loaders.fitting import Facts, Fitted, facts_from, judged, packed_entries, trusted
+from aotbuild.loaders.loaded import Rejection
+from aotbuild.loaders.options import Options
+from aotbuild.loaders.source import Offer, is_unit_of, wanted_units
+from aotbuild.loaders.state import identify, is_hooked, module_state
+from aotbuild.loaders.swap import check_free
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remote:
+    """Artifacts of one commit of a collection.
+
+    Attributes:
+        locked: a lockfile says which; else all of its index.
+    """
+
+    repository: str
+    commit: str
+    items: tuple[Item, ...]
+    locked: bool
+    hub: Hub
+
+    def __str__(self) -> str:
+        return f"{self.repository}@{self.commit}"
+
+    @property
+    def offers(self) -> list[Offer]:
+        """The artifacts, none of which is here yet."""
+        return [Offer(item) for item in self.items]
+
+    def fetch(self, chosen: Iterable[Offer], options: Options, found: Fitted) -> list[Entry]:
+        """Of each call the best artifact, brought into the store; `found` has what can't be.
+
+        A Hub that can't be reached turns down what isn't in the store.
+        """
+        entries = []
+        for offer in best_of_each_call(chosen):
+            try:
+                entries.append(
+                    fetch(self.hub, options.store, self.repository, self.commit, offer.manifest)
+                )
+            except AotbuildError as e:
+                found.turn_down(offer, [str(e)])
+        return entries
+
+
+def open_remote(name: str, revision: str | None, *, allow_unpinned: bool) -> Remote:
+    """The collection `name` at a commit.
+
+    Raises:
+        SourceError: no such collection, or `revision` isn't a commit and `allow_unpinned` not set.
+        HubError: the Hub can't be reached.
+        ManifestError: its index can't be used.
+    """
+    hub = Hub()
+    commit = pinned(hub, name, revision, allow_unpinned=allow_unpinned)
+    index = Index.from_bytes(hub.read(name, commit, INDEX), where=f"{INDEX} of {name}")
+    return Remote(repository=name, commit=commit, items=index.items, locked=False, hub=hub)
+
+
+def open_locked(lock: Lock) -> Remote:
+    """What a lockfile names; the Hub is asked only for what the store hasn't got."""
+    return Remote(
+        repository=lock.repository,
+        commit=lock.revision,
+        items=lock.items,
+        locked=True,
+        hub=Hub(),
+    )
+
+
+def pinned(hub: Hub, name: str, revision: str | None, *, allow_unpinned: bool) -> str:
+    """The commit that `revision` is, or that it stands for now where that is allowed.
+
+    Raises:
+        SourceError: it isn't one; the error has the current one in a line to paste.
+    """
+    if revision is not None and COMMIT.fullmatch(revision):
+        return revision
+    if allow_unpinned:
+        return hub.look(name, revision).commit
+    said = "no revision" if revision is None else f"revision={revision!r}, which may move"
+    try:
+        now = f"now it is at\n    revision={hub.look(name, revision).commit!r}"
+    except HubError as e:
+        now = f"what it is at now isn't known: {e}"
+    raise SourceError(
+        f"{name} is named with {said}. An artifact is native code, so a whole commit must say "
+        f"which is meant (or allow_unpinned=True, whichever it is then); {now}"
+    )
+
+
+def fetched(
+    remote: Remote,
+    pipeline: object,
+    components: Sequence[str] | None,
+    options: Options,
+    device_for: Callable[[object, nn.Module], torch.device],
+) -> tuple[list[Entry], list[Rejection], set[str]]:
+    """The artifacts that serve `pipeline`, in the store now; the others' reasons; what there is of.
+
+    Raises:
+        LoadError: a component is swapped already.
+        UsageError: `components` names what the pipeline hasn't got.
+    """
+    labels = {item.component for item in remote.items}
+    found, entries = Fitted(), []
+    for name, units in wanted_units(pipeline, labels, components).items():
+        module: nn.Module = getattr(pipeline, name)
+        offers = [o for o in remote.offers if o.manifest.component in units]
+        device = device_for(pipeline, module)
+        entries += remote.fetch(
+            _serving(name, module, offers, device, options, found), options, found
+        )
+    return entries, found.rejections, labels
+
+
+def _serving(
+    name: str,
+    module: nn.Module,
+    offers: list[Offer],
+    device: torch.device,
+    options: Options,
+    found: Fitted,
+) -> list[Offer]:
+    """Those of `offers` that serve the component, best first."""
+    for method in {o.manifest.method for o in offers}:
+        check_free(module, name, method)
+    if not offers:
+        return []
+    if is_hooked(module):
+        for offer in offers:
+            found.turn_down(
+                offer, [f"{name} has a hook or a replaced method; see `aotbuild.load`."]
+            )
+        return []
+    weightless = is_weightless(module)
+    if weightless:
+        offers = packed_entries(name, offers, options, found)
+    facts = ModuleFacts(
+        identity=identify(module),
+        state=module_state(module),
+        precision=precision_of(module),
+        device=device.type,
+    )
+    machine = probe.this_machine(str(device))
+    chosen = judged(offers, facts_from(facts), machine, options, found)
+    return trusted(chosen, machine, options, found) if weightless else chosen
+
+
+def fetched_packed(
+    remote: Remote,
+    label: str,
+    facts: Facts,
+    device: torch.device,
+    options: Options,
+    found: Fitted,
+) -> list[Entry]:
+    """The packed artifacts of the unit or component `label` that run on `device`, in the store."""
+    mine = [o for o in remote.offers if is_unit_of(o.manifest.component, label)]
+    packed = packed_entries(label.partition(".")[0], mine, options, found)
+    machine = probe.this_machine(str(device))
+    chosen = judged(packed, facts, machine, options, found)
+    return remote.fetch(trusted(chosen, machine, options, found), options, found)
+
+
+def best_of_each_call(offers: Iterable[Offer]) -> list[Offer]:
+    """Of those that serve the same calls the first, one without weights before one with them."""
+    best: dict[str, Offer] = {}
+    for offer in sorted(offers, key=lambda o: o.manifest.packed is not None):
+        item = offer.manifest
+        call: list[Any] = [item.component, item.method, item.signature.calls()]
+        best.setdefault(digest([*call, item.covers.quantization]), offer)
+    return list(best.values())
