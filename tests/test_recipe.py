@@ -92,6 +92,17 @@ MISTAKES = {
         ('methods = ["forward"]', 'methods = ["forward"]\nrules = { timestep = "t/1" }'),
         "rules: 't/1'",
     ),
+    "an unknown preparation": (
+        ('methods = ["forward"]', 'methods = ["forward"]\npreparations = ["real_rotery"]'),
+        "did you mean 'real_rotary'?",
+    ),
+    "a preparation twice": (
+        (
+            'methods = ["forward"]',
+            'methods = ["forward"]\npreparations = ["real_rotary", "real_rotary"]',
+        ),
+        "preparations: name each once",
+    ),
     "fused math": (
         ('methods = ["forward"]', 'methods = ["forward"]\nfuse_qkv = true\nattention = "math"'),
         "fuse_qkv needs attention",

@@ -15,6 +15,7 @@ from aotbuild.cache.manifest import ModuleIdentity
 from aotbuild.cache.signature import flatten
 from aotbuild.canonical import digest
 from aotbuild.errors import BuildError
+from aotbuild.loaders.arguments import SCALAR
 
 SCALARS = (type(None), bool, int, float, str)
 VALUES_LIMIT = 64
@@ -36,7 +37,7 @@ class RecordedCall:
         precision: the dtype that the pipeline is loaded in, "float16".
         dtype: the module's own dtype at the call; "float32" for a VAE that the pipeline upcasts.
         casts: parameter or buffer -> dtype, of those that the pipeline has cast before the call.
-        rules: argument -> the rule that gave it its canonical form, "timestep/1".
+        rules: argument -> the rule that gave it its canonical form, see `canonical`.
         ip_adapters: width of each IP-Adapter's image embeddings.
         values: path -> the numbers of each tensor of at most `VALUES_LIMIT` elements (time ids,
             timesteps), so that verification asks for something that a pipeline would.
@@ -132,25 +133,36 @@ def is_output(value: object) -> bool:
 
 
 def canonical(call: dict[str, Any], rules: Mapping[str, str]) -> dict[str, Any]:
-    """`call` with each argument under a rule in its canonical form.
+    """`call` with each argument under a rule in its canonical form, as a float32 tensor.
 
     "timestep/1": a number or a tensor of one element or one per batch entry, of any real dtype,
-    becomes float32 of shape (B,), where B is the first extent of the first other tensor.
+    becomes (B,), where B is the first extent of the first other tensor. "scalar/1": a number or a
+    tensor of rank 0 becomes one of rank 0.
+
+    Raises:
+        BuildError: the call has no such argument, or its value isn't of any of these forms.
     """
     changed = dict(call)
-    for name in rules:
+    for name, rule in rules.items():
         if name not in call:
-            raise BuildError(
-                f"Rule {rules[name]!r} is for {name!r}, but the call has {list(call)}."
-            )
-        others = (v for n, v in call.items() if n != name and isinstance(v, torch.Tensor))
+            raise BuildError(f"Rule {rule!r} is for {name!r}, but the call has {list(call)}.")
+        others = (v for n, v in call.items() if n not in rules and isinstance(v, torch.Tensor))
         batch = next((v.shape[0] for v in others if v.dim()), 1)
-        value = call[name]
-        size = value.numel() if isinstance(value, torch.Tensor) else 1
-        if value is None or size not in (1, batch) or getattr(value, "dim", int)() > 1:
-            raise BuildError(f"Rule {rules[name]!r} can't bring {name} = {value!r} to ({batch},).")
-        changed[name] = torch.empty(batch, dtype=torch.float32, device="meta")
+        shape, limit = ((), 0) if rule == SCALAR else ((batch,), 1)
+        if not _is_real(call[name], ranks=limit, sizes=(1, batch)):
+            raise BuildError(
+                f"Rule {rule!r} can't bring {name} = {call[name]!r} to float32 of shape {shape}."
+            )
+        changed[name] = torch.empty(shape, dtype=torch.float32, device="meta")
     return changed
+
+
+def _is_real(value: object, *, ranks: int, sizes: tuple[int, ...]) -> bool:
+    """Whether `value` is a number, or a tensor of them of at most `ranks` and one of `sizes`."""
+    if not isinstance(value, torch.Tensor):
+        return isinstance(value, (int, float)) and not isinstance(value, bool)
+    real = value.dtype is not torch.bool and not value.is_complex()
+    return real and value.dim() <= ranks and value.numel() in sizes
 
 
 def small_values(call: Mapping[str, Any], plain: Mapping[str, Any]) -> dict[str, list[float]]:

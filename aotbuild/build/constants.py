@@ -14,7 +14,7 @@ from aotbuild.build.fuse import FUSED
 from aotbuild.build.quantize import PARAMETRIZED
 from aotbuild.cache.manifest import Constant
 from aotbuild.errors import BuildError
-from aotbuild.loaders.rules import CONCAT, INT8_ROWS, STORED, TENSOR, VIEW
+from aotbuild.loaders.rules import CONCAT, INT8_ROWS, REAL, STORED, TENSOR, VIEW
 
 STORED_LIMIT = 4096
 
@@ -59,12 +59,12 @@ def source_tensor(module: nn.Module, path: str) -> torch.Tensor | None:
 
 
 def _used(program: torch.export.ExportedProgram) -> dict[str, torch.Tensor]:
-    """Name in the package -> tensor, of every constant that a node of the graph reads.
+    """Name in the package -> tensor, of every constant that the graph's answer comes of.
 
     Lowering traces the graph once more, which numbers the anonymous ones afresh in their order.
     """
     graph = program.graph_signature
-    read = {n.name for n in program.graph.nodes if n.op == "placeholder" and n.users}
+    read = {n.name for n in _live(program.graph) if n.op == "placeholder"}
     tensors = {**program.constants, **program.state_dict}
     named = {**graph.inputs_to_parameters, **graph.inputs_to_buffers}
     lifted = [t for n, t in graph.inputs_to_lifted_tensor_constants.items() if n in read]
@@ -72,6 +72,18 @@ def _used(program: torch.export.ExportedProgram) -> dict[str, torch.Tensor]:
         **{target: tensors[target] for name, target in named.items() if name in read},
         **{f"_tensor_constant{i}": tensors[target] for i, target in enumerate(lifted)},
     }
+
+
+def _live(graph: torch.fx.Graph) -> set[torch.fx.Node]:
+    """The nodes that the output comes of. Lowering drops the others: a last block's text stream."""
+    found: set[torch.fx.Node] = set()
+    waiting = [graph.output_node()]
+    while waiting:
+        node = waiting.pop()
+        if node not in found:
+            found.add(node)
+            waiting += node.all_input_nodes
+    return found
 
 
 def _constant(name: str, tensor: torch.Tensor, stock: nn.Module) -> Constant:
@@ -82,6 +94,9 @@ def _constant(name: str, tensor: torch.Tensor, stock: nn.Module) -> Constant:
     if own is not None and _is_view(own, tensor):
         _check_same(name, tensor, (own.shape[0], own.shape[1]), own.dtype)
         return _entry(name, VIEW, (name,), tensor)
+    if own is not None and own.is_complex() and not tensor.is_complex():
+        _check_same(name, tensor, _pairs_shape(own, tensor), own.dtype.to_real())
+        return _entry(name, REAL, (name,), tensor)
     if own is not None:
         _check_same(name, tensor, tuple(own.shape), own.dtype)
         return _entry(name, TENSOR, (name,), tensor)
@@ -117,6 +132,12 @@ def _parts(name: str, sources: tuple[str, ...], stock: nn.Module) -> list[torch.
 def _is_view(own: torch.Tensor, tensor: torch.Tensor) -> bool:
     """Whether `tensor` is the matrix that the 1x1 kernel `own` is."""
     return own.dim() == 4 and own.shape[2:] == (1, 1) and tensor.dim() == 2
+
+
+def _pairs_shape(own: torch.Tensor, tensor: torch.Tensor) -> tuple[int, ...]:
+    """The shape of the numbers of the complex `own`: that of `tensor`, where it holds as many."""
+    whole = tensor.numel() == 2 * own.numel()
+    return tuple(tensor.shape) if whole else (*own.shape, 2)
 
 
 def _fused_sources(name: str) -> tuple[str, ...]:

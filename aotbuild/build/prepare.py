@@ -11,6 +11,7 @@ from torch import nn
 
 from aotbuild.build.fuse import fuse_projections
 from aotbuild.build.modules import quiet
+from aotbuild.build.preparations import NAMED
 from aotbuild.build.quantize import quantize
 from aotbuild.errors import RecipeError
 from aotbuild.recipe import ComponentRecipe, Int8Filter
@@ -26,6 +27,7 @@ def describe(component: ComponentRecipe) -> dict[str, Any]:
         "int8": None if component.quantization == "none" else _plain(component.int8),
         "rules": dict(sorted(component.rules.items())),
         **({"ip_adapters": list(component.ip_adapters)} if component.ip_adapters else {}),
+        **({"preparations": list(component.preparations)} if component.preparations else {}),
     }
 
 
@@ -46,6 +48,8 @@ def prepare(module: nn.Module, component: ComponentRecipe) -> None:
             _use_plain_attention(module)
         if component.fuse_qkv:
             fuse_projections(module)
+        for name in component.preparations:
+            NAMED[name](module)
         quantize(module, component)
         if component.memory_format == "channels_last":
             _to_channels_last(module)

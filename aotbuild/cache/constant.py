@@ -19,6 +19,7 @@ class Constant:
     Attributes:
         name: the name the package knows it by (its "original FQN").
         rule: "tensor/1", the tensor at the one path of `sources`; "view/1", it under another shape;
+            "real/1", the numbers of the complex one there, real and imaginary part by turns;
             "concat/1", those at `sources` joined along dimension 0, of which eager's become views;
             "int8_rows/1", those quantized by rows and joined, data or scale by `dtype`;
             "stored/1", `value` itself.

@@ -14,13 +14,14 @@ from torch import Tensor
 
 from aotbuild.cache.manifest import Manifest
 from aotbuild.errors import IntegrityError
+from aotbuild.loaders.arguments import BRING
 from aotbuild.loaders.component import Component, state_reason
 from aotbuild.loaders.constants import Binding
 from aotbuild.loaders.outputs import Output, output_class
 from aotbuild.loaders.packed import PackedBinding
 from aotbuild.loaders.rules import INT8_ROWS
 from aotbuild.loaders.runner import Runner
-from aotbuild.loaders.signature import TIMESTEP, Call
+from aotbuild.loaders.signature import Call
 
 _INPUT_ALIGNMENT_BYTES = 16
 
@@ -34,7 +35,7 @@ class Artifact:
         verified: whether a record says that it passed on this architecture.
         checked: whether it may serve without comparing with eager first.
         disabled: why it doesn't serve any more.
-        ruled: paths of the arguments that a rule brings to one form.
+        ruled: by path, the rule of each argument that is brought to one form.
         load_s, weights_s, bind_s: seconds of opening its code, of hashing and mapping its packed
             constants, of binding.
         packed_bytes: what it binds of packed constants; artifacts with equal files share them.
@@ -65,7 +66,7 @@ class Artifact:
         self._state: tuple[int, str | None] = (-1, None)
         self._on_backend = "backend" in manifest.state
         signature = manifest.signature
-        self.ruled = frozenset(s.path for s in signature.inputs if s.rule is not None)
+        self.ruled = {s.path: s.rule for s in signature.inputs if s.rule is not None}
         self._inputs = [(_steps(s.path), s.stride) for s in signature.inputs]
         self._returns = dict(signature.returns)
         self._outputs = {s.path: i for i, s in enumerate(signature.outputs)}
@@ -154,8 +155,7 @@ class Artifact:
             IntegrityError: saying what the manifest asks for.
         """
         signature = self.manifest.signature
-        odd = [s.path for s in signature.inputs if s.rule not in (None, TIMESTEP)]
-        odd += [p for p in self.ruled if "." in p]
+        odd = [p for p, rule in self.ruled.items() if "." in p or rule not in BRING]
         if odd:
             raise IntegrityError(f"Its signature has a rule for {odd[0]} that isn't known here.")
         if any(isinstance(m, dict) and "dict" in m for m in self._returns.values()):

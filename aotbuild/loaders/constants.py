@@ -12,7 +12,7 @@ from torch import Tensor
 from aotbuild.cache.manifest import Constant
 from aotbuild.errors import IntegrityError
 from aotbuild.loaders.judging import Judge, Verdict
-from aotbuild.loaders.rules import CONCAT, INT8_ROWS, STORED, pick
+from aotbuild.loaders.rules import CONCAT, INT8_ROWS, REAL, STORED, pick
 from aotbuild.loaders.runner import Runner
 from aotbuild.loaders.watch import Watch, watch
 from aotbuild.loaders.weights import Slot, Weights
@@ -85,7 +85,7 @@ class Binding:
             except RuntimeError as e:
                 self.unfit = f"its weights can't be laid out: {e}"
         found = {path: slot for path, slot in slots.items() if slot is not None}
-        derived = {p for c in self._plan if c.rule == INT8_ROWS for p in c.sources}
+        derived = {p for c in self._plan if c.rule in (INT8_ROWS, REAL) for p in c.sources}
         self._watched = watch(found.values(), [s.value for p, s in found.items() if p in derived])
         self._weights.derived.trim()
         return self.unfit
@@ -123,10 +123,12 @@ class Binding:
         values = [s.value for p in constant.sources if (s := slots[p]) is not None]
         if constant.rule == CONCAT:
             return self._weights.fuse(constant.sources, values).detach()
+        derived, epoch = self._weights.derived, self._weights.epoch
         if constant.rule == INT8_ROWS:
-            derived, epoch = self._weights.derived, self._weights.epoch
             return pick(constant, derived.quantized(constant.sources, values, epoch)).detach()
         tensor: Tensor = values[0].detach()
+        if constant.rule == REAL:
+            tensor = derived.real(constant.sources[0], values[0], self._device, epoch).detach()
         return tensor if tuple(tensor.shape) == constant.shape else tensor.view(constant.shape)
 
     def _stored(self, constant: Constant) -> Tensor:

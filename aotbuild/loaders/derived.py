@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from aotbuild.loaders.pages import MappedFiles, trim_heap
-from aotbuild.loaders.rules import int8_rows
+from aotbuild.loaders.rules import int8_rows, real_pairs
 
 Path = tuple[str, ...]
 _ALIGNMENT_BYTES = 64
@@ -62,7 +62,7 @@ class _Freed:
 
 
 class Derived:
-    """The int8 data and scales of one component's weights, and the weights that were freed.
+    """What is made of one component's tensors and held beside them; the weights that were freed.
 
     Not safe to call from two threads at once, but for the counts of bytes.
 
@@ -73,6 +73,7 @@ class Derived:
     def __init__(self) -> None:
         self.free: frozenset[str] = frozenset()
         self._made: dict[Path, _Made] = {}
+        self._copied: dict[str, tuple[_Seen, Tensor]] = {}
         self._freed: dict[str, _Freed] = {}
         self._mapped: MappedFiles | None = None
         self._untrimmed = 0
@@ -83,7 +84,12 @@ class Derived:
         """Bytes of what was made, none of which eager reads."""
         held: list[_Made | _Freed] = [*list(self._made.values()), *list(self._freed.values())]
         storages = [t.untyped_storage() for m in held for t in (m.data, m.scale)]
-        return sum({s.data_ptr(): s.nbytes() for s in storages}.values())
+        return sum({s.data_ptr(): s.nbytes() for s in storages}.values()) + self.copied_bytes
+
+    @property
+    def copied_bytes(self) -> int:
+        """Bytes of those among them that are copies for the device, not int8 weights."""
+        return sum(t.nbytes for _, t in list(self._copied.values()))
 
     @property
     def freed(self) -> dict[str, int]:
@@ -113,6 +119,24 @@ class Derived:
         self._made[sources] = made
         return made.data, made.scale
 
+    def real(self, path: str, value: Tensor, device: torch.device, epoch: int) -> Tensor:
+        """The constant of "real/1" for the complex `value` at `path`, on `device`.
+
+        Eager's own memory where it can be read there; else one copy, renewed as `quantized`'s are.
+        """
+        there = value.device == device and value.is_contiguous() and not value.is_conj()
+        if there and value.data_ptr() % _ALIGNMENT_BYTES == 0:
+            self._copied.pop(path, None)
+            return real_pairs(value)
+        seen = _seen(value, epoch)
+        before = self._copied.get(path)
+        if before is not None and before[0].same(seen):
+            return before[1]
+        with torch.inference_mode(False), torch.no_grad():
+            made = real_pairs(value).to(device, copy=True)
+        self._copied[path] = seen, made
+        return made
+
     def trim(self) -> None:
         """Hand back what was freed, and what quantizing took; does nothing where nothing was."""
         if self._computed or self._mapped is not None:
@@ -137,6 +161,7 @@ class Derived:
         """Forget everything that was made."""
         self.free = frozenset()
         self._made.clear()
+        self._copied.clear()
         self._freed.clear()
 
     def _record(self, path: str, value: Tensor) -> _Freed | None:

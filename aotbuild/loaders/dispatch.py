@@ -16,19 +16,13 @@ import torch
 
 from aotbuild.errors import LoadError, SignatureMismatch
 from aotbuild.loaders import advice
+from aotbuild.loaders.arguments import BRING, first_tensor, refusal
 from aotbuild.loaders.artifact import Artifact
 from aotbuild.loaders.component import Component
-from aotbuild.loaders.coverage import described, differences, requires_grad
+from aotbuild.loaders.coverage import differences, requires_grad
 from aotbuild.loaders.runner import special_mode
 from aotbuild.loaders.selfcheck import disagreement
-from aotbuild.loaders.signature import (
-    Call,
-    bind,
-    call_key,
-    first_tensor,
-    method_of,
-    timestep,
-)
+from aotbuild.loaders.signature import Call, bind, call_key, method_of
 
 _log = logging.getLogger(__name__)
 _REMEMBERED = 256
@@ -66,7 +60,9 @@ class Dispatcher:
         self._method = method_of(cls, method)
         self.__signature__ = self._method.signature
         self._strict = strict
-        self._ruled = frozenset(p for a in artifacts for p in a.ruled)
+        # Where two have another rule for one argument, the first's holds, and it alone covers.
+        self._ruled = {p: rule for a in reversed(artifacts) for p, rule in a.ruled.items()}
+        self._bring = tuple((p, BRING[rule]) for p, rule in self._ruled.items())
         self._known: dict[Any, tuple[Artifact, ...] | Miss] = {}
         self._lock = threading.Lock()
 
@@ -119,12 +115,11 @@ class Dispatcher:
     def _canonical(self, call: Call) -> Miss | None:
         """Bring the ruled arguments of `call` to their one form, in place."""
         first = first_tensor(call, self._ruled) if self._ruled else None
-        for path in self._ruled:
+        for path, bring in self._bring:
             value = call.get(path)
-            made = None if first is None or not first.dim() else timestep(value, first)
+            made = None if first is None else bring(value, first)
             if made is None:
-                what = "no sample" if first is None else f"a sample of {described(first)}"
-                return Miss("call", f"{path} isn't a number, nor one number for each of {what}")
+                return Miss("call", refusal(self._ruled[path], path, value, first))
             call[path] = made
         return None
 

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from aotbuild.cache.manifest import Constant
-from aotbuild.loaders.rules import CONCAT, INT8_ROWS, RULES, TENSOR, VIEW
+from aotbuild.loaders.rules import CONCAT, INT8_ROWS, REAL, RULES, TENSOR, VIEW
+from aotbuild.loaders.strides import contiguous, same_strides
 from aotbuild.loaders.weights import Slot, Weights
 
 ALIGNMENT_BYTES = 64
@@ -29,6 +30,7 @@ Source: torch/_inductor/codegen/cpp.py, 2.11 to 2.14; `AOTI_CONST_ALIGNMENT` in 
 _SHOWN = 3
 _PLAIN_TENSORS = (Tensor, nn.Parameter)
 _CONVOLUTION_RANKS = (4, 5)
+_COMPLEX = {"float32": "complex64", "float64": "complex128"}
 Move = Callable[[], None]
 
 
@@ -86,14 +88,15 @@ class Judge:
                 continue
             values: list[Any] = [s and s.value for p in constant.sources for s in (slots[p],)]
             pairs = zip(constant.sources, values, strict=True)
-            if bad := [r for p, v in pairs if (r := self._flaw(p, v))]:
+            if bad := [r for p, v in pairs if (r := self._flaw(p, v, constant.rule))]:
                 found.reasons += bad
                 continue
-            dtype = self._quantized_from if constant.rule == INT8_ROWS else constant.dtype
+            dtype = self._source_dtype(constant)
             dtypes = [dtype_name(v) for v in values]
             if any(d != dtype for d in dtypes):
                 found.casts += all(d == self._precision for d in dtypes)
-                what = constant.sources[0] if constant.rule == INT8_ROWS else constant.name
+                derived = constant.rule in (INT8_ROWS, REAL)
+                what = constant.sources[0] if derived else constant.name
                 found.reasons.append(f"{what} is {dtypes[0]}, not {dtype}")
                 continue
             reason, move = self._form(constant, values)
@@ -103,24 +106,32 @@ class Judge:
 
     def _form(self, constant: Constant, values: list[Tensor]) -> tuple[str | None, Move | None]:
         """The reason against the shapes and layouts of `values`, or the change they need."""
-        if constant.rule in (TENSOR, VIEW):
+        if constant.rule in (TENSOR, VIEW, REAL):
             if len(values) != 1:
                 return f"{constant.name} is planned of {len(values)} tensors, not of one", None
+            if constant.rule == REAL:
+                return _pairs(constant, values[0]), None
             whole = self._whole if constant.rule == TENSOR else self._viewed
             return whole(constant, values[0])
         if constant.rule == CONCAT:
             return self._parts(constant, values), None
         return self._rows(constant, values) if constant.rule == INT8_ROWS else None, None
 
-    def _flaw(self, path: str, value: Any) -> str | None:
-        """What is wrong with the tensor at `path`, whatever constant is made of it."""
+    def _source_dtype(self, constant: Constant) -> str:
+        """The dtype that the tensors at its sources must have."""
+        if constant.rule == REAL:
+            return _COMPLEX.get(constant.dtype, f"complex numbers of {constant.dtype}")
+        return self._quantized_from if constant.rule == INT8_ROWS else constant.dtype
+
+    def _flaw(self, path: str, value: Any, rule: str) -> str | None:
+        """What is wrong with the tensor at `path`, whatever the rest of the constant is."""
         if value is None:
             return f"{path} is missing"
         if type(value) not in _PLAIN_TENSORS:
             return f"{path} is a {type(value).__name__}, not a plain tensor"
         if value.layout is not torch.strided:
             return f"{path} is {value.layout}"
-        if value.device != self._device:
+        if value.device != self._device and not (rule == REAL and value.device.type == "cpu"):
             return f"{path} is on {value.device}, not {self._device}"
         return None
 
@@ -128,7 +139,7 @@ class Judge:
         """For "tensor/1"."""
         if tuple(tensor.shape) != constant.shape:
             return f"{constant.name} is {_size(tensor.shape)}, not {_size(constant.shape)}", None
-        same = _same_strides(constant.shape, tensor.stride(), constant.stride)
+        same = same_strides(constant.shape, tensor.stride(), constant.stride)
         return self._placed(constant, tensor, same, constant.stride)
 
     def _viewed(self, constant: Constant, tensor: Tensor) -> tuple[str | None, Move | None]:
@@ -136,14 +147,14 @@ class Judge:
         if tensor.numel() != math.prod(constant.shape):
             found, wanted = _size(tensor.shape), _size(constant.shape)
             return f"{constant.sources[0]} is {found}, which can't be seen as {wanted}", None
-        if not _same_strides(constant.shape, _contiguous(constant.shape), constant.stride):
+        if not same_strides(constant.shape, contiguous(constant.shape), constant.stride):
             return _not_contiguous(constant), None
         try:
             stride = tensor.detach().view(constant.shape).stride()
-            same = _same_strides(constant.shape, stride, constant.stride)
+            same = same_strides(constant.shape, stride, constant.stride)
         except RuntimeError:  # the elements don't lie so that any strides reach them
             same = False
-        return self._placed(constant, tensor, same, _contiguous(tuple(tensor.shape)))
+        return self._placed(constant, tensor, same, contiguous(tuple(tensor.shape)))
 
     def _placed(
         self, constant: Constant, tensor: Tensor, same: bool, stride: tuple[int, ...]
@@ -170,7 +181,7 @@ class Judge:
         ):
             found = " + ".join(_size(p.shape) for p in parts)
             return f"{constant.name} is {found}, not {_size(constant.shape)}"
-        if not _same_strides(constant.shape, _contiguous(constant.shape), constant.stride):
+        if not same_strides(constant.shape, contiguous(constant.shape), constant.stride):
             return _not_contiguous(constant)
         if any(self._weights.pinned(p, constant.sources) for p in constant.sources):
             return f"{constant.name} is made of tensors laid out for another artifact"
@@ -180,7 +191,7 @@ class Judge:
         """For "int8_rows/1"."""
         if constant.dtype not in ("int8", "float32"):
             return f"{constant.name} is planned as {constant.dtype}, not int8 data or float32 scale"
-        if not _same_strides(constant.shape, _contiguous(constant.shape), constant.stride):
+        if not same_strides(constant.shape, contiguous(constant.shape), constant.stride):
             return _not_contiguous(constant)
         pairs = zip(constant.sources, values, strict=True)
         shapes = [self._weights.derived.shape(path, value) for path, value in pairs]
@@ -211,17 +222,14 @@ def _weights_dtype(plan: Iterable[Constant], precision: str) -> str:
     return precision if precision in others or not others else others.most_common(1)[0][0]
 
 
-def _same_strides(shape: tuple[int, ...], left: tuple[int, ...], right: tuple[int, ...]) -> bool:
-    """Whether two layouts of `shape` address the same; of one element there is no stride."""
-    return left == right or all(a == b for n, a, b in zip(shape, left, right, strict=True) if n > 1)
-
-
-def _contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
-    strides, step = [], 1
-    for size in reversed(shape):
-        strides.append(step)
-        step *= size
-    return tuple(reversed(strides))
+def _pairs(constant: Constant, tensor: Tensor) -> str | None:
+    """For "real/1"."""
+    if tensor.numel() * 2 != math.prod(constant.shape):
+        found, wanted = _size(tensor.shape), _size(constant.shape)
+        return f"{constant.sources[0]} is {found} complex numbers, which make no {wanted}"
+    if not same_strides(constant.shape, contiguous(constant.shape), constant.stride):
+        return _not_contiguous(constant)
+    return None
 
 
 def _not_contiguous(constant: Constant) -> str:

@@ -199,9 +199,10 @@ def _packed_bytes(unit: Unit) -> int:
 
 def _memory(weights: Weights) -> str:
     """What the component's artifacts hold, and what eager gave up; "" for nothing."""
-    shared, extra = weights.derived_bytes, weights.derived.extra_bytes
-    freed = sum(weights.derived.freed.values())
+    shared, copied = weights.derived_bytes, weights.derived.copied_bytes
+    extra, freed = weights.derived.extra_bytes - copied, sum(weights.derived.freed.values())
     text = f", {shared / 1e6:.1f} MB laid out anew and shared with eager" if shared else ""
+    text += f", {copied / 1e6:.1f} MB of tables copied for its device" if copied else ""
     if freed:
         return (
             f"{text}, {extra / 1e6:.1f} MB of int8 weights in place of {freed / 1e6:.1f} MB that "

@@ -12,9 +12,10 @@ from torch import Tensor
 
 from aotbuild.cache.manifest import Constant
 
-TENSOR, VIEW, CONCAT, INT8_ROWS, STORED = RULES = (
+TENSOR, VIEW, REAL, CONCAT, INT8_ROWS, STORED = RULES = (
     "tensor/1",
     "view/1",
+    "real/1",
     "concat/1",
     "int8_rows/1",
     "stored/1",
@@ -52,8 +53,17 @@ def int8_rows(sources: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
     return data, scale
 
 
+def real_pairs(source: Tensor) -> Tensor:
+    """The numbers of the complex tensor `source`, each as its real and its imaginary part.
+
+    Returns:
+        A view of `source` where that lies contiguous, of one dimension more, which is 2.
+    """
+    return torch.view_as_real(source.detach().resolve_conj().contiguous())
+
+
 def make(constant: Constant, values: Sequence[Tensor]) -> Tensor:
-    """`constant`, of the tensors at its sources; a view of them for "tensor/1" and "view/1".
+    """`constant`, of the tensors at its sources; of one tensor a view, wherever that can be.
 
     For whoever wants one constant alone; data and scale of `int8_rows` come as a pair otherwise.
 
@@ -64,6 +74,8 @@ def make(constant: Constant, values: Sequence[Tensor]) -> Tensor:
         return values[0].detach()
     if constant.rule == VIEW:
         return values[0].detach().view(constant.shape)
+    if constant.rule == REAL:
+        return real_pairs(values[0]).view(constant.shape)
     if constant.rule == CONCAT:
         return torch.cat([v.detach() for v in values])
     if constant.rule == INT8_ROWS:

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 
 Call: TypeAlias = dict[str, Any]
-TIMESTEP = "timestep/1"
 READ = "__aotbuild_read__"
 ABSENT = object()
 """Stands for an argument without a default until the call gives it."""
@@ -146,39 +145,6 @@ def fingerprint(value: Any) -> Any:
     if kind in (list, tuple):
         return kind, tuple(map(fingerprint, value))
     raise TypeError(f"a {kind.__name__}")
-
-
-def timestep(value: Any, first: Tensor) -> Tensor | None:
-    """`value` in the form of the rule "timestep/1": float32, one element per sample; else None.
-
-    A number, or a tensor of rank 0 or 1 with one element or one per sample, of any real dtype.
-
-    Source: diffusers' UNet2DConditionModel.get_time_embed makes a tensor of a number, expands it to
-    the batch and reads it as float32, so the values are the same.
-    """
-    batch = first.shape[0]
-    kind = type(value)
-    if kind is Tensor and value.dtype is torch.float32 and value.shape == (batch,):
-        return value if value.device == first.device else None
-    if kind in (int, float):
-        return torch.full((batch,), value, dtype=torch.float32, device=first.device)
-    if kind not in _TENSORS or value.dim() > 1 or value.dtype is torch.bool or value.is_complex():
-        return None
-    if value.dim() == 1 and value.shape[0] not in (1, batch):
-        return None
-    if value.device != first.device:
-        if value.dim() == 1:
-            return None
-        value = value.to(first.device)
-    value = value.to(torch.float32)
-    if value.dim() == 1 and value.shape[0] == batch:
-        return value  # type: ignore[no-any-return]
-    return value.reshape(1).expand(batch).contiguous()  # type: ignore[no-any-return]
-
-
-def first_tensor(call: Call, ruled: frozenset[str]) -> Tensor | None:
-    """The first tensor argument that no rule is for: its first extent is the batch."""
-    return next((v for k, v in call.items() if type(v) in _TENSORS and k not in ruled), None)
 
 
 @functools.cache

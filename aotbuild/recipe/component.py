@@ -12,7 +12,8 @@ MEMORY_FORMATS = ("contiguous", "channels_last")
 ATTENTIONS = ("sdpa", "math")
 QUANTIZATIONS = ("none", "int8dq")
 CPU_FIELDS = ("memory_format", "fuse_qkv", "attention", "quantization")
-ARGUMENT_RULES = ("timestep/1",)
+PREPARATIONS = ("real_rotary",)
+ARGUMENT_RULES = ("timestep/1", "scalar/1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +55,8 @@ class ComponentRecipe:
         int8: which layers "int8dq" quantizes; a component without it is never quantized.
         ip_adapters: for each IP-Adapter that the pipeline has loaded, the width of its image
             embeddings.
-        rules: argument name -> the rule that brings it to one form, "timestep/1".
+        preparations: of `PREPARATIONS`, what else is done to the module before export.
+        rules: argument name -> the rule that brings it to one form, of `ARGUMENT_RULES`.
         inductor: options of `torch._inductor.config`, by dotted name.
         cpu: fields of `CPU_FIELDS` that differ where the target is a CPU, whose weights are often
             mapped from a file: another layout would copy all of them at every start.
@@ -68,6 +70,7 @@ class ComponentRecipe:
     quantization: str = "none"
     int8: Int8Filter | None = None
     ip_adapters: tuple[int, ...] = ()
+    preparations: tuple[str, ...] = ()
     rules: dict[str, str] = field(default_factory=dict)
     inductor: dict[str, Scalar] = field(default_factory=dict)
     cpu: dict[str, Scalar] = field(default_factory=dict)
@@ -86,6 +89,10 @@ class ComponentRecipe:
             raise ValueError(
                 f"quantization = {self.quantization!r} needs a table `int8` that says which layers"
             )
+        for preparation in self.preparations:
+            one_of("preparations", preparation, PREPARATIONS)
+        if len(set(self.preparations)) != len(self.preparations):
+            raise ValueError("preparations: name each once")
         for rule in self.rules.values():
             one_of("rules", rule, ARGUMENT_RULES)
         if self.fuse_qkv and self.attention == "math":

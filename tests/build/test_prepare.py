@@ -67,6 +67,12 @@ def test_describe_names_every_preparation() -> None:
     }
 
 
+def test_describe_says_nothing_of_what_a_recipe_leaves_out() -> None:
+    named = replace(PLAIN, preparations=("real_rotary",), ip_adapters=(8,))
+    more = {"preparations": ["real_rotary"], "ip_adapters": [8]}
+    assert describe(named) == {**describe(PLAIN), **more}
+
+
 def test_prepare_refuses_when_the_class_cannot_fuse() -> None:
     with pytest.raises(RecipeError, match="Linear can't fuse"):
         prepare(nn.Linear(2, 2), replace(PLAIN, fuse_qkv=True))
@@ -129,6 +135,30 @@ def test_constant_plan_accounts_for_every_parameter_of_the_module() -> None:
     used = {s for c in plan.constants for s in c.sources}
     assert used | set(plan.unused) == {n for n, _ in stock.named_parameters()}
     assert all(n.startswith(("encoder.", "quant_conv.")) for n in plan.unused)
+
+
+class Forked(nn.Module):
+    """A module of which one branch leads nowhere, by way of a dropout."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.used, self.unused = (nn.Linear(2, 2, device="meta") for _ in range(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        nn.functional.dropout(self.unused(x), training=False)
+        found: torch.Tensor = self.used(x)
+        return found
+
+
+def test_constant_plan_leaves_out_what_the_answer_does_not_come_of() -> None:
+    x = torch.empty(2, 2, device="meta")
+    recorded: RecordedCall = replace(
+        rehearsal().units["unet"][0], call={"x": x}, answer=x, method="forward", rules={}
+    )
+    program = export_unit(Forked(), recorded, device="cpu").program
+    plan = constant_plan(program, Forked())
+    assert [c.name for c in plan.constants] == ["used.bias", "used.weight"]
+    assert set(plan.unused) == {"unused.bias", "unused.weight"}
 
 
 class Scaled(nn.Module):

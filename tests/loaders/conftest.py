@@ -70,6 +70,15 @@ class Kit:
         plan = others.pop("plan", None) or net_plan(module)
         return making.write_artifact(self.store, module, package, signature, plan, **others)
 
+    def scaled_net(self, **others: Any) -> Any:
+        module = nets.net()
+        call = nets.call(gain=torch.tensor(1.0), return_dict=False)
+        package = self.compiled / "scaled.pt2"
+        making.compile_call(module, "forward", call, package)
+        signature = making.signature_of(module, "forward", call, {**RULES, "gain": "scalar/1"})
+        plan = net_plan(module)
+        return making.write_artifact(self.store, module, package, signature, plan, **others)
+
     def dynamic_net(self, **others: Any) -> Any:
         module, call = nets.net(), nets.call(size=32, return_dict=False)
         h, w = torch.export.Dim("h", min=1, max=4), torch.export.Dim("w", min=1, max=4)

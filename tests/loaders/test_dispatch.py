@@ -77,6 +77,49 @@ def test_a_call_is_served_by_eager_when_it_has(kit: Kit, what: str) -> None:
     assert loaded.metrics()["unet"]["fallbacks"] == {"call": 1}
 
 
+def test_one_artifact_serves_every_number_when_an_argument_is_brought_to_a_scalar(
+    kit: Kit,
+) -> None:
+    kit.scaled_net()
+    module, call = nets.net(), nets.call(return_dict=False)
+    loaded = kit.load(net=module, fallback="error")
+    gains: list[Any] = [0.3, 0.5, 1.0, 2, 0, torch.tensor(0.3), torch.tensor(3)]
+    for gain in gains:
+        expected = type(module).forward(module, **call, gain=gain)[0]
+        torch.testing.assert_close(module(**call, gain=gain)[0], expected, rtol=1e-4, atol=1e-5)
+    module(**call)  # the default
+    assert sum(loaded.metrics()["net"]["hits"].values()) == len(gains) + 1
+
+
+@pytest.mark.parametrize(
+    ("gain", "reason"),
+    [(True, "gain is True, not one"), (torch.ones(1), "gain is a tensor, 1 float32 on cpu, not")],
+)
+def test_a_call_is_served_by_eager_with_the_reason_when_an_argument_isnt_one_number(
+    kit: Kit, gain: Any, reason: str
+) -> None:
+    kit.scaled_net()
+    module, call = nets.net(), nets.call(return_dict=False, gain=gain)
+    expected = module(**call)[0]
+    loaded = kit.load(net=module)
+    assert torch.equal(module(**call)[0], expected)
+    assert loaded.metrics()["net"]["fallbacks"] == {"call": 1}
+    assert reason in loaded.report()
+
+
+def test_the_first_artifacts_rule_holds_when_another_one_has_no_rule_for_the_argument(
+    kit: Kit,
+) -> None:
+    kit.net()  # with the gain compiled in
+    scaled = kit.scaled_net()
+    module, call = nets.net(), nets.call(return_dict=False)
+    loaded = kit.load(net=module, fallback="error")
+    for gain in (1.0, 0.5):
+        expected = type(module).forward(module, **call, gain=gain)[0]
+        torch.testing.assert_close(module(**call, gain=gain)[0], expected, rtol=1e-4, atol=1e-5)
+    assert loaded.metrics()["net"]["hits"][scaled.key[:12]] == 2
+
+
 def test_a_half_sample_is_served_by_eager_as_eager_serves_it(kit: Kit) -> None:
     kit.unet()
     module, call = nets.unet(), nets.unet_call()

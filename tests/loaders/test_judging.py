@@ -92,6 +92,66 @@ def test_weights_are_quantized_in_the_precision_unless_the_plans_others_have_ano
     assert not verdict(module, (data, bias), "bfloat16").only_cast
 
 
+class Rotary(torch.nn.Module):
+    """A table of complex numbers as a plain attribute, which `.to` doesn't move."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = torch.polar(torch.ones(4, 3), torch.arange(12.0).reshape(4, 3))
+        self.angles = torch.arange(24.0)
+
+
+NUMBERS: dict[str, tuple[Constant, str | None]] = {
+    "its numbers": (making.constant("c", torch.empty(4, 6), "real/1", ("table",)), None),
+    "pairs": (making.constant("c", torch.empty(4, 3, 2), "real/1", ("table",)), None),
+    "too many": (
+        making.constant("c", torch.empty(4, 8), "real/1", ("table",)),
+        "table is 4x3 complex numbers, which make no 4x8",
+    ),
+    "doubles": (
+        making.constant("c", torch.empty(4, 6).double(), "real/1", ("table",)),
+        "table is complex64, not complex128",
+    ),
+    "integers": (
+        making.constant("c", torch.empty(4, 6).int(), "real/1", ("table",)),
+        "table is complex64, not complex numbers of int32",
+    ),
+    "numbers of a real tensor": (
+        making.constant("c", torch.empty(4, 6), "real/1", ("angles",)),
+        "angles is float32, not complex64",
+    ),
+    "transposed": (
+        making.constant("c", torch.empty(6, 4).t(), "real/1", ("table",)),
+        "c is planned with strides (1, 4), not contiguous",
+    ),
+    "two tables": (
+        making.constant("c", torch.empty(4, 12), "real/1", ("table", "table")),
+        "c is planned of 2 tensors, not of one",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", NUMBERS)
+def test_a_complex_tensor_is_taken_or_refused_with_the_reason_when_a_plan_has_of_it(
+    what: str,
+) -> None:
+    constant, words = NUMBERS[what]
+    assert verdict(Rotary(), (constant,)).summary == words
+
+
+def test_a_complex_tensor_on_the_cpu_serves_a_component_elsewhere_and_no_other_tensor_does() -> (
+    None
+):
+    module = Rotary()
+    plan = (NUMBERS["its numbers"][0], making.constant("angles", torch.empty(24)))
+    weights = Weights(module)
+    slots = {path: weights.find(path) for c in plan for path in c.sources}
+    judge = Judge(plan, weights, torch.device("meta"), "float32")
+    assert judge.judge(slots).reasons == ["angles is on cpu, not meta"]
+    module.table = module.table.to("meta")
+    assert verdict(module, plan[:1]).summary == "table is on meta, not cpu"
+
+
 LAYOUTS: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], int]] = {
     "contiguous": (lambda kernel: kernel, 0),
     "channels_last": (lambda kernel: kernel.to(memory_format=torch.channels_last), 0),

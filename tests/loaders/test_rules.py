@@ -56,10 +56,15 @@ def test_make_gives_each_rules_constant() -> None:
     torch.manual_seed(3)
     left, right, kernel = torch.randn(2, 4), torch.randn(3, 4), torch.randn(2, 4, 1, 1)
     data, scale = int8_rows([left, right])
+    table = torch.polar(torch.ones(2, 3), left[:, :3])
+    numbers = torch.stack([table.real, table.imag], -1).flatten(1)
     both = torch.cat([left, right])
     for rule, values, expected in (
         ("tensor/1", [left], left),
         ("view/1", [kernel], kernel.flatten(1)),
+        ("real/1", [table], numbers),
+        ("real/1", [table.t().contiguous().t()], numbers),
+        ("real/1", [table.conj()], numbers * torch.tensor([1.0, -1.0]).repeat(3)),
         ("concat/1", [left, right], both),
         ("int8_rows/1", [left, right], data),
         ("int8_rows/1", [left, right], scale),

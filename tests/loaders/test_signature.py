@@ -11,7 +11,6 @@ from aotbuild.loaders.signature import (
     fingerprint,
     method_of,
     normalise,
-    timestep,
 )
 
 
@@ -90,22 +89,3 @@ def test_fingerprint_tells_apart_what_eager_may() -> None:
 def test_fingerprint_refuses_leaves_it_cant_describe(value: object) -> None:
     with pytest.raises(TypeError):
         fingerprint({"a": [value]})
-
-
-@pytest.mark.parametrize(
-    "value",
-    [3, 3.0, torch.tensor(3), torch.tensor([3]), torch.tensor([3, 3], dtype=torch.float64)],
-)
-def test_timestep_is_float32_of_one_per_sample(value: Any) -> None:
-    made = timestep(value, torch.zeros(2, 4))
-    assert made is not None
-    assert torch.equal(made, torch.tensor([3.0, 3.0]))
-    assert made.is_contiguous()
-
-
-@pytest.mark.parametrize(
-    "value",
-    [True, "3", None, torch.zeros(3), torch.zeros(2, 1), torch.tensor(True), torch.tensor(1j)],
-)
-def test_timestep_is_none_when_the_model_would_read_it_otherwise(value: Any) -> None:
-    assert timestep(value, torch.zeros(2, 4)) is None
