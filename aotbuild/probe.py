@@ -57,6 +57,12 @@ def default_store() -> Path:
     return Path(os.environ.get("AOTBUILD_STORE") or "~/.cache/aotbuild").expanduser()
 
 
+def default_collections() -> tuple[str, ...]:
+    """`$AOTBUILD_COLLECTIONS`: names of collections on the Hub, separated by commas."""
+    names = os.environ.get("AOTBUILD_COLLECTIONS", "").split(",")
+    return tuple(n.strip() for n in names if n.strip())
+
+
 def versions() -> dict[str, str | None]:
     """The installed version of each of `PACKAGES`, None where there is none; imports none."""
     found: dict[str, str | None] = {}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -131,24 +131,3 @@ def describe_entry(entry: Entry) -> Item:
     records = list(read_records(entry.folder / VERIFICATIONS, key))
     added = dict(record_bytes(r, key) for r in records)
     return describe(entry.manifest, added, records)
-
-
-def select(
-    items: Iterable[Item],
-    *,
-    keys: Iterable[str] = (),
-    recipe: str | None = None,
-    component: str | None = None,
-    arch: str | None = None,
-) -> Iterator[Item]:
-    """Those that all of the arguments name; `keys` may be beginnings, of which any will do."""
-    prefixes = tuple(k.strip().lower() for k in keys)
-    for item in items:
-        unit = item.component
-        if (
-            (not prefixes or item.key.startswith(prefixes))
-            and recipe in (None, item.covers.recipe)
-            and (component is None or unit == component or unit.startswith(f"{component}."))
-            and arch in (None, item.target.arch)
-        ):
-            yield item

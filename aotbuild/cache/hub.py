@@ -6,7 +6,6 @@ What is published or fetched is decided elsewhere (`publish`, `fetch`).
 from __future__ import annotations
 
 import random
-import re
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -20,7 +19,6 @@ T = TypeVar("T")
 CONFIGS = ("model_index.json", "config.json", "*/config.json", "*/*_config.json")
 """What decides an architecture: a few kilobytes of a checkpoint, none of its weights."""
 
-COMMIT = re.compile(r"[0-9a-f]{40}")
 TRIES = 5
 """How often a request is made that fails for a reason that may pass."""
 

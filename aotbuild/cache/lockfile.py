@@ -12,8 +12,8 @@ from typing import Any
 
 from aotbuild.cache import disk
 from aotbuild.cache.collection import read_items
-from aotbuild.cache.hub import COMMIT
 from aotbuild.cache.item import Documents, Item
+from aotbuild.cache.pinning import COMMIT
 from aotbuild.canonical import check_texts
 from aotbuild.errors import SourceError
 

@@ -16,12 +16,13 @@ from aotbuild import probe
 from aotbuild.cache.artifact import Entry
 from aotbuild.cache.collection import INDEX, Index
 from aotbuild.cache.fetch import fetch
-from aotbuild.cache.hub import COMMIT, Hub
+from aotbuild.cache.hub import Hub
 from aotbuild.cache.item import Item
 from aotbuild.cache.lockfile import Lock
 from aotbuild.cache.match import ModuleFacts
+from aotbuild.cache.pinning import pinned
 from aotbuild.canonical import digest
-from aotbuild.errors import AotbuildError, HubError, SourceError
+from aotbuild.errors import AotbuildError
 from aotbuild.loaders.component import is_weightless, precision_of
 from aotbuild.loaders.fitting import Facts, Fitted, facts_from, judged, packed_entries, trusted
 from aotbuild.loaders.loaded import Rejection
@@ -91,27 +92,6 @@ def open_locked(lock: Lock) -> Remote:
         items=lock.items,
         locked=True,
         hub=Hub(),
-    )
-
-
-def pinned(hub: Hub, name: str, revision: str | None, *, allow_unpinned: bool) -> str:
-    """The commit that `revision` is, or that it stands for now where that is allowed.
-
-    Raises:
-        SourceError: it isn't one; the error has the current one in a line to paste.
-    """
-    if revision is not None and COMMIT.fullmatch(revision):
-        return revision
-    if allow_unpinned:
-        return hub.look(name, revision).commit
-    said = "no revision" if revision is None else f"revision={revision!r}, which may move"
-    try:
-        now = f"now it is at\n    revision={hub.look(name, revision).commit!r}"
-    except HubError as e:
-        now = f"what it is at now isn't known: {e}"
-    raise SourceError(
-        f"{name} is named with {said}. An artifact is native code, so a whole commit must say "
-        f"which is meant (or allow_unpinned=True, whichever it is then); {now}"
     )
 
 

@@ -1,19 +1,23 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 from artifacts import CPU, GPU, dynamic_signature, identity, record, stage
 
 from aotbuild.cache import match
 from aotbuild.cache.artifact import Entry
 from aotbuild.cache.card import END, Facts, render
-from aotbuild.cache.collection import Index, describe_entry, select
+from aotbuild.cache.collection import Index, describe_entry
 from aotbuild.cache.lockfile import Lock, read_lock
 from aotbuild.cache.match import ModuleFacts
 from aotbuild.cache.store import Store
+from aotbuild.canonical import canonical_bytes, digest
 from aotbuild.errors import IntegrityError, ManifestError, SourceError
 from aotbuild.target import Rejected
 
@@ -116,8 +120,6 @@ def test_index_is_refused_when_a_byte_differs(store: Store, place: int) -> None:
 def test_index_is_refused_with_the_reason_when_a_field_is_odd(
     store: Store, change: Any, expected: str
 ) -> None:
-    from aotbuild.canonical import canonical_bytes, digest
-
     document = json.loads(index_of(add(store)).to_bytes())
     del document["sha256"]
     change(document)
@@ -128,10 +130,6 @@ def test_index_is_refused_with_the_reason_when_a_field_is_odd(
 
 
 def test_schema_takes_the_index(store: Store) -> None:
-    from importlib.resources import files
-
-    import jsonschema
-
     schema = json.loads(files("aotbuild.cache").joinpath("collection.schema.json").read_text())
     document = json.loads(index_of(add(store, packed=b"x"), add(store, salt="b")).to_bytes())
     jsonschema.validate(document, schema)
@@ -156,24 +154,10 @@ def test_merging_keeps_both_sides_and_adds_records_to_what_is_there(store: Store
 
 
 def test_merging_is_refused_when_a_key_has_two_packages(store: Store, tmp_path: Path) -> None:
-    from dataclasses import replace
-
     item = describe_entry(add(store))
-    files = tuple(replace(f, sha256="0" * 64) if "pt2" in f.name else f for f in item.files)
+    changed = tuple(replace(f, sha256="0" * 64) if "pt2" in f.name else f for f in item.files)
     with pytest.raises(IntegrityError, match="isn't reproducible"):
-        Index((item,)).merged([replace(item, files=files)])
-
-
-def test_select_takes_what_all_arguments_name(store: Store) -> None:
-    first, second = add(store, salt="a", recipe=RECIPE), add(store, salt="b", target=GPU)
-    items = index_of(first, second).items
-    key = first.manifest.key
-
-    assert [i.key for i in select(items, keys=[key[:9].upper()])] == [key]
-    assert [i.key for i in select(items, recipe="sdxl")] == [key]
-    assert [i.key for i in select(items, arch="sm_80")] == [second.manifest.key]
-    assert list(select(items, component="vae")) == []
-    assert len(list(select(items, component="unet"))) == 2
+        Index((item,)).merged([replace(item, files=changed)])
 
 
 def test_card_has_metadata_a_row_each_and_what_its_owner_wrote(store: Store) -> None:

@@ -1,0 +1,39 @@
+"""Which commit of a collection is meant: said in full, or refused with the present one to paste."""
+
+from __future__ import annotations
+
+import re
+
+from aotbuild.cache.hub import Hub
+from aotbuild.errors import HubError, SourceError
+
+COMMIT = re.compile(r"[0-9a-f]{40}")
+
+
+def pinned(hub: Hub, name: str, revision: str | None, *, allow_unpinned: bool) -> str:
+    """The commit that `revision` is, or that it stands for now where that is allowed.
+
+    Raises:
+        SourceError: it isn't one; the error has the current one in a line to paste.
+    """
+    if revision is not None and COMMIT.fullmatch(revision):
+        return revision
+    if allow_unpinned:
+        return hub.look(name, revision).commit
+    said = "no revision" if revision is None else f"revision={revision!r}, which may move"
+    try:
+        now = f"now it is at\n    revision={_present(hub, name, revision)!r}"
+    except HubError as e:
+        now = f"what it is at now isn't known: {e}"
+    raise SourceError(
+        f"{name} is named with {said}. An artifact is native code, so a whole commit must say "
+        f"which is meant (or allow_unpinned=True, whichever it is then); {now}"
+    )
+
+
+def _present(hub: Hub, name: str, revision: str | None) -> str:
+    """The commit of the revision, or of the main branch where there is no such one."""
+    try:
+        return hub.look(name, revision).commit
+    except SourceError:
+        return hub.look(name).commit

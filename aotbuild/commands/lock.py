@@ -1,0 +1,43 @@
+"""`lock`: a lockfile of a collection's artifacts, from which `load` and `prefetch` work."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from aotbuild.cache.collection import INDEX, Index
+from aotbuild.cache.hub import Hub
+from aotbuild.cache.lockfile import Lock
+from aotbuild.cache.pinning import pinned
+from aotbuild.commands.output import json_option, print_json
+from aotbuild.commands.selecting import Selection, selecting
+
+
+@click.command()
+@click.argument("repository", metavar="REPO")
+@selecting
+@click.option("--revision", metavar="REV", help="Commit, branch or tag.  [default: main]")
+@click.option(
+    "--out",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=Path("aotbuild.lock"),
+    help="The file to write.  [default: ./aotbuild.lock]",
+)
+@json_option
+def lock(
+    repository: str, selection: Selection, revision: str | None, out: Path, as_json: bool
+) -> None:
+    """Write down which artifacts of REPO are meant: commit, keys, and the digest of every file."""
+    hub = Hub()
+    commit = pinned(hub, repository, revision, allow_unpinned=True)
+    index = Index.from_bytes(hub.read(repository, commit, INDEX), where=f"{INDEX} of {repository}")
+    chosen = selection.of(index.items, repository)
+    Lock(repository=repository, revision=commit, items=chosen).write(out)
+    if as_json:
+        keys = [i.key for i in chosen]
+        print_json({"path": str(out), "repository": repository, "revision": commit, "keys": keys})
+        return
+    click.echo(f"{out}: {len(chosen)} artifacts of {repository} at {commit}")
+    click.echo(f"    aotbuild prefetch {out}    # while an image is built")
+    click.echo(f"    aotbuild.load(pipe, Path({str(out)!r}))")

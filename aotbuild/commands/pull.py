@@ -1,0 +1,79 @@
+"""`pull` and `prefetch`: artifacts from the Hub into the store, checked; neither needs torch."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+
+from aotbuild.cache.artifact import Entry
+from aotbuild.cache.collection import INDEX, Index
+from aotbuild.cache.fetch import fetch
+from aotbuild.cache.hub import Hub
+from aotbuild.cache.item import Item
+from aotbuild.cache.lockfile import read_lock
+from aotbuild.cache.pinning import pinned
+from aotbuild.cache.store import Store
+from aotbuild.commands.output import human_bytes, json_option, print_json, store_option
+from aotbuild.commands.selecting import Selection, selecting
+
+
+@click.command()
+@click.argument("repository", metavar="REPO")
+@selecting
+@click.option("--revision", metavar="COMMIT", help="40 hex digits.")
+@click.option("--allow-unpinned", is_flag=True, help="Take what a branch is at now.")
+@store_option
+@json_option
+def pull(
+    repository: str,
+    selection: Selection,
+    revision: str | None,
+    allow_unpinned: bool,
+    store: Path,
+    as_json: bool,
+) -> None:
+    """Bring artifacts of the collection REPO into the store: those that are named, or all."""
+    hub = Hub()
+    commit = pinned(hub, repository, revision, allow_unpinned=allow_unpinned)
+    index = Index.from_bytes(hub.read(repository, commit, INDEX), where=f"{INDEX} of {repository}")
+    chosen = selection.of(index.items, repository)
+    _bring(hub, Store(store), repository, commit, chosen, as_json=as_json)
+
+
+@click.command()
+@click.argument("lockfile", type=click.Path(dir_okay=False, path_type=Path))
+@selecting
+@store_option
+@json_option
+def prefetch(lockfile: Path, selection: Selection, store: Path, as_json: bool) -> None:
+    """Bring what LOCKFILE names into the store, ready to start from: for building images.
+
+    Afterwards `aotbuild.load(pipe, LOCKFILE)` needs no network and writes nothing.
+    """
+    lock = read_lock(lockfile)
+    chosen = selection.of(lock.items, str(lockfile))
+    opened = Store(store)
+    for entry in _bring(Hub(), opened, lock.repository, lock.revision, chosen, as_json=as_json):
+        os.close(opened.open_library(entry))
+
+
+def _bring(
+    hub: Hub, store: Store, repository: str, commit: str, items: tuple[Item, ...], *, as_json: bool
+) -> list[Entry]:
+    """The artifacts in the store, each verified; says which."""
+    entries = []
+    for item in items:
+        entry = fetch(hub, store, repository, commit, item)
+        store.verify(entry)
+        entries.append(entry)
+        if not as_json:
+            click.echo(f"{entry.folder}  {human_bytes(item.bytes)}")
+    if as_json:
+        rows = [
+            {"key": e.manifest.key, "component": e.manifest.component, "path": str(e.folder)}
+            for e in entries
+        ]
+        print_json({"repository": repository, "revision": commit, "artifacts": rows})
+    return entries
