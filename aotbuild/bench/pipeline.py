@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from aotbuild.bench.tokenizer import make_tokenizer
-from aotbuild.build.modules import build_module, fill_random
-from aotbuild.recipe import Recipe, parse_resolution, recipe_configs
+from aotbuild.build.arguments import Values, call_arguments, filled
+from aotbuild.build.ip_adapter import add_ip_adapters
+from aotbuild.build.modules import build_module, diffusers_class, fill_random
+from aotbuild.recipe import Recipe, TensorRecipe, parse_resolution, recipe_configs
 
 PROMPT = "an astronaut in a jungle"
 
@@ -26,13 +29,11 @@ def random_pipeline(recipe: Recipe, *, seed: int = 0, dtype: str | None = None) 
         seed: of the weights.
         dtype: of the weights, as torch names it, "float16"; the recipe's where None.
     """
-    import diffusers
-
     dtype = dtype or recipe.torch_dtype
     configs = recipe_configs(recipe)
-    cls = getattr(diffusers, recipe.pipeline)
+    cls = diffusers_class(recipe.pipeline)
     parts: dict[str, Any] = {
-        name: _component(name, configs, seed=seed, dtype=dtype)
+        name: _component(name, recipe, configs, seed=seed, dtype=dtype)
         for name in inspect.signature(cls.__init__).parameters
         if name in cls._get_signature_keys(cls)[0]
     }
@@ -46,7 +47,6 @@ def pipeline_inputs(
     recipe: Recipe,
     *,
     seed: int = 0,
-    dtype: str | None = None,
     variant: str | None = None,
     steps: int = 4,
     prompt: str | None = None,
@@ -55,33 +55,48 @@ def pipeline_inputs(
 
     Args:
         recipe: whose default call it is.
-        seed: of the latents, and of the prompt embeddings where there is no `prompt`.
-        dtype: of the prompt embeddings, (B, 77, C); the recipe's where None.
+        seed: of the latents, of images, and of the prompt embeddings where there is no `prompt`.
         variant: one of the recipe's call variants.
-        steps: denoising steps.
+        steps: how often the denoiser is to be called.
         prompt: text, for a pipeline with text encoders; instead of prompt embeddings.
     """
-    dtype = dtype or recipe.torch_dtype
     recipe = recipe.vary(variant) if variant else recipe
-    width, height = parse_resolution(recipe.call.resolution)
-    sizes = {"batch": recipe.call.batch, "height": height, "width": width}
-    generator = torch.Generator().manual_seed(seed)
-    call: dict[str, Any] = {
-        **recipe.call.arguments,
-        "width": width,
-        "height": height,
-        "num_inference_steps": steps,
-    }
+    call = recipe.call
     if prompt is not None:
-        call |= {"prompt": prompt, "num_images_per_prompt": recipe.call.batch}
-    else:
-        for name, tensor in recipe.call.tensors.items():
-            kind = getattr(torch, dtype if tensor.dtype == "float" else tensor.dtype)
-            call[name] = torch.randn(tensor.extents(sizes), generator=generator).to(kind)
-    return {**call, "generator": generator.manual_seed(seed)}
+        tensors = {n: t for n, t in call.tensors.items() if "prompt" not in n}
+        recipe = replace(recipe, call=replace(call, tensors=tensors))
+    generator = torch.Generator().manual_seed(seed)
+    given = call_arguments(
+        recipe,
+        diffusers_class(recipe.pipeline),
+        parse_resolution(call.resolution),
+        call.batch,
+        steps=steps,
+        values=_drawn(generator),
+    )
+    given.pop("output_type", None)
+    if prompt is not None:
+        given |= {"prompt": prompt, "num_images_per_prompt": call.batch}
+    return {**given, "generator": generator.manual_seed(seed)}
 
 
-def _component(name: str, configs: Mapping[str, Any], *, seed: int, dtype: str) -> Any:
+def _drawn(generator: torch.Generator) -> Values:
+    """Normal embeddings; pixels of images and masks in 0..1; of tokens and the like, the `fill`."""
+
+    def draw(
+        name: str, tensor: TensorRecipe, shape: tuple[int, ...], dtype: torch.dtype
+    ) -> torch.Tensor:
+        if not dtype.is_floating_point:
+            return filled(name, tensor, shape, dtype)
+        sample = torch.randn if "embeds" in name else torch.rand
+        return sample(shape, generator=generator).to(dtype)
+
+    return draw
+
+
+def _component(
+    name: str, recipe: Recipe, configs: Mapping[str, Any], *, seed: int, dtype: str
+) -> Any:
     """The pipeline's component of that name, or None where the architecture holds no config."""
     if name.startswith("tokenizer"):
         encoder = configs.get(name.replace("tokenizer", "text_encoder"))
@@ -92,10 +107,10 @@ def _component(name: str, configs: Mapping[str, Any], *, seed: int, dtype: str) 
     if name.startswith("text_encoder"):
         return _text_encoder(config, seed=seed, dtype=dtype)
     if "scheduler" in name:
-        import diffusers
-
-        return getattr(diffusers, config["_class_name"]).from_config(config)
+        return diffusers_class(config["_class_name"]).from_config(config)
     module = build_module(config, dtype)
+    if name in recipe.components:
+        add_ip_adapters(module, recipe.components[name].ip_adapters, dtype)
     fill_random(module, seed)
     return module
 

@@ -1,11 +1,11 @@
-"""What a rehearsal passes to the pipeline: a recipe's call as arguments. Calls nothing."""
+"""What is passed to a pipeline: a recipe's call as arguments. Calls nothing."""
 
 from __future__ import annotations
 
 import difflib
 import inspect
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -15,9 +15,26 @@ from aotbuild.recipe import Recipe, TensorRecipe
 
 STEPS = 2
 
+Values = Callable[[str, TensorRecipe, tuple[int, ...], torch.dtype], torch.Tensor]
+"""Makes the tensor argument of that name: (name, what the recipe says, shape, dtype)."""
+
+
+def filled(
+    name: str, tensor: TensorRecipe, shape: tuple[int, ...], dtype: torch.dtype
+) -> torch.Tensor:
+    """Every element the recipe's `fill`: enough for a rehearsal, whatever `name` is."""
+    del name
+    return torch.full(shape, tensor.fill, dtype=dtype)
+
 
 def call_arguments(
-    recipe: Recipe, cls: type[Any], resolution: tuple[int, int], batch: int
+    recipe: Recipe,
+    cls: type[Any],
+    resolution: tuple[int, int],
+    batch: int,
+    *,
+    steps: int = STEPS,
+    values: Values = filled,
 ) -> dict[str, Any]:
     """The arguments of `cls`'s call that `recipe` asks for, as a caller would pass them.
 
@@ -26,13 +43,15 @@ def call_arguments(
         cls: the pipeline class.
         resolution: (width, height) in pixels.
         batch: images per prompt call.
+        steps: how often the denoiser is to be called.
+        values: what the tensors hold.
 
     Raises:
         RecipeError: an argument that the pipeline doesn't take, or a tensor that can't be.
     """
     given: dict[str, Any] = dict(recipe.call.arguments)
     sizes = {"batch": batch, "width": resolution[0], "height": resolution[1]}
-    tensors = {n: _tensors(n, t, sizes, recipe) for n, t in recipe.call.tensors.items()}
+    tensors = {n: _tensors(n, t, sizes, recipe, values) for n, t in recipe.call.tensors.items()}
     parameters = inspect.signature(cls.__call__).parameters
     for name in (*given, *tensors):
         if name not in parameters:
@@ -41,7 +60,7 @@ def call_arguments(
             raise RecipeError(
                 f"Recipe {recipe.name}: {recipe.pipeline} takes no argument {name!r}.{hint}"
             )
-    ours = _own_arguments(parameters, given, resolution)
+    ours = _own_arguments(parameters, given, resolution, steps)
     return {**ours, **_without_text(parameters, tensors), **tensors, **given}
 
 
@@ -49,13 +68,13 @@ def _own_arguments(
     parameters: Mapping[str, inspect.Parameter],
     given: Mapping[str, Any],
     resolution: tuple[int, int],
+    steps: int,
 ) -> dict[str, Any]:
-    """What every rehearsal passes, of what the pipeline takes."""
-    steps = STEPS
+    """What every call passes, of what the pipeline takes."""
     if "strength" in parameters:
-        # An image-to-image pipeline runs strength * steps of them; two must be left.
+        # An image-to-image pipeline runs strength * steps of them.
         strength = float(given.get("strength", parameters["strength"].default))
-        steps = math.ceil(STEPS / strength) if 0 < strength <= 1 else STEPS
+        steps = math.ceil(steps / strength) if 0 < strength <= 1 else steps
     width, height = resolution
     ours = {"num_inference_steps": steps, "output_type": "pt", "width": width, "height": height}
     return {n: v for n, v in ours.items() if n in parameters}
@@ -69,7 +88,9 @@ def _without_text(
     return {n: None for n in texts if n in parameters and parameters[n].default == ""}
 
 
-def _tensors(name: str, tensor: TensorRecipe, sizes: Mapping[str, int], recipe: Recipe) -> Any:
+def _tensors(
+    name: str, tensor: TensorRecipe, sizes: Mapping[str, int], recipe: Recipe, values: Values
+) -> Any:
     """The tensor argument `name`, or a list of as many as the recipe counts."""
     dtype = recipe.torch_dtype if tensor.dtype == "float" else tensor.dtype
     found = getattr(torch, dtype, None)
@@ -79,5 +100,5 @@ def _tensors(name: str, tensor: TensorRecipe, sizes: Mapping[str, int], recipe: 
         shape = tensor.extents(sizes)
     except ValueError as e:
         raise RecipeError(f"Recipe {recipe.name}: call.tensors.{name}: {e}.") from e
-    made = [torch.full(shape, tensor.fill, dtype=found) for _ in range(tensor.count or 1)]
+    made = [values(name, tensor, shape, found) for _ in range(tensor.count or 1)]
     return made[0] if tensor.count is None else made

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -57,9 +58,33 @@ def test_decoder_is_upcast_when_the_pipeline_is_half_precision() -> None:
 
 
 def test_embeddings_stand_in_when_there_is_no_text_encoder() -> None:
-    inputs = pipeline_inputs(load_recipe("sd15"), dtype="float32")
+    inputs = pipeline_inputs(load_recipe("sd15").override(dtype="fp32"))
     assert inputs["prompt_embeds"].shape == (1, 77, 768)
     assert "prompt" not in inputs
+
+
+def test_inputs_are_an_image_and_no_size_when_the_pipeline_starts_from_one() -> None:
+    recipe = load_recipe("sd15").override(dtype="fp32", resolution="64x64")
+    inputs = pipeline_inputs(recipe, variant="image-to-image", steps=2)
+    assert not {"width", "height"} & set(inputs)
+    assert inputs["num_inference_steps"] == 3  # of which a strength of 0.8 leaves two
+    image = inputs["image"]
+    assert 0 <= image.min() < image.mean() < image.max() <= 1
+
+
+def test_tokens_are_the_recipes_own_when_they_stand_in_for_a_prompt() -> None:
+    inputs = pipeline_inputs(load_recipe("pixart-alpha"))
+    mask = inputs["prompt_attention_mask"]
+    assert mask.dtype == torch.int64
+    assert mask.all()
+    assert inputs["negative_prompt"] is None
+
+
+def test_ip_adapter_has_weights_when_the_recipe_names_one() -> None:
+    unet = replace(RECIPE.components["unet"], fuse_qkv=False, ip_adapters=(16,))
+    module = random_pipeline(replace(RECIPE, components={"unet": unet})).unet
+    assert module.encoder_hid_proj is not None
+    assert not any(p.is_meta for p in module.parameters())
 
 
 def test_tokenizer_gives_a_token_a_byte_when_there_are_no_merges() -> None:
