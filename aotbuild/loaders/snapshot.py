@@ -10,6 +10,7 @@ from operator import getitem
 from typing import Any
 
 from torch import nn
+from torch.utils.hooks import RemovableHandle
 
 from aotbuild.loaders.state import FREEU, depends_on_training, processor_of
 
@@ -32,6 +33,7 @@ class Snapshot:
         self._lengths = list(map(len, self._tables))
         self._hooks = [m._forward_hooks for m in modules] + [m._forward_pre_hooks for m in modules]
         self._hooked = any(self._hooks)
+        self._handles = RemovableHandle.next_id
         self._attentions = [vars(m) for m in modules if "processor" in vars(m)]
         self._processors = list(map(getitem, self._attentions, repeat("processor")))
         owners = [p for m in modules if hasattr(p := processor_of(m), "__dict__")]
@@ -46,13 +48,24 @@ class Snapshot:
         self._modal = [vars(m) for m in modules if m is module or depends_on_training(m)]
         self._modes = list(map(getitem, self._modal, repeat("training")))
 
+    def _hooks_match(self) -> bool:
+        """Looks only after somebody registered a hook somewhere, or where there were some.
+
+        Source: torch/utils/hooks.py; every registration takes the next number of its handles.
+        """
+        handles = RemovableHandle.next_id
+        if handles == self._handles and not self._hooked:
+            return True
+        self._handles = handles
+        return any(self._hooks) == self._hooked
+
     def matches(self) -> bool:
         """Whether nothing that was recorded has changed."""
         try:
             return (
                 self._child_tables == self._children
                 and list(map(len, self._tables)) == self._lengths
-                and any(self._hooks) == self._hooked
+                and self._hooks_match()
                 and list(map(getitem, self._attentions, repeat("processor"))) == self._processors
                 and list(map(len, self._processor_tables)) == self._processor_lengths
                 and list(map(type, self._blocks)) == self._types
