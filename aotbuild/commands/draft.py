@@ -30,6 +30,9 @@ TEXT_WIDTHS = (
 )
 """Where configs of denoisers say how wide a prompt embedding is; the first that is there counts."""
 
+PREPARATIONS = {"QwenImageTransformer2DModel": ("real_rotary",)}
+"""Class of a denoiser -> the preparations without which it can't be packaged."""
+
 INDUCTOR: dict[str, Scalar] = {"conv_1x1_as_mm": True, "epilogue_fusion": False}
 TOKENS = 77
 
@@ -107,6 +110,7 @@ def _components(denoiser: str, configs: Configs) -> dict[str, ComponentRecipe]:
             methods=("forward",),
             memory_format=layout,
             fuse_qkv=convolutional,
+            preparations=PREPARATIONS.get(configs[denoiser].get("_class_name", ""), ()),
             rules={"timestep": "timestep/1"} if convolutional else {},
             inductor=INDUCTOR,
         )

@@ -4,23 +4,26 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import nn
 
 from aotbuild.build.calls import RecordedCall
 from aotbuild.build.constants import constant_plan
 from aotbuild.build.export import Exported, export_unit
 from aotbuild.build.modules import build_module, fill_random
+from aotbuild.build.pack import write_constants
 from aotbuild.build.preparations import NAMED, real_rotary
 from aotbuild.build.prepare import prepare
 from aotbuild.build.rehearse import rehearse
 from aotbuild.build.verify import relative_l2
 from aotbuild.errors import BuildError, RecipeError
 from aotbuild.loaders.rules import make
-from aotbuild.recipe import ComponentRecipe, load_configs, load_recipe
+from aotbuild.recipe import ComponentRecipe, Int8Filter, load_configs, load_recipe
 from aotbuild.recipe.component import PREPARATIONS
 
 REAL = ComponentRecipe(methods=("forward",), preparations=("real_rotary",))
@@ -133,6 +136,25 @@ def test_constant_plan_finds_the_real_tables_in_the_stock_module() -> None:
         source = getattr(table, name.rpartition(".")[2])
         assert torch.equal(make(constant, [source]), prepared.get_buffer(name))
     assert "stored/1" not in {c.rule for c in plan.values()}
+
+
+def test_real_tables_are_packed_as_the_numbers_that_they_are(tmp_path: Path) -> None:
+    constants = constant_plan(exported(REAL).program, recorded().module()).constants
+    write_constants(qwen(), constants, tmp_path)
+    packed = load_file(tmp_path / "constants.safetensors")
+    prepared = recorded().module()
+    prepare(prepared, REAL)
+    for name in ("pos_embed.pos_freqs", "pos_embed.neg_freqs"):
+        assert torch.equal(packed[name], prepared.get_buffer(name))
+
+
+def test_real_rotary_goes_with_int8() -> None:
+    rule = Int8Filter(min_in_features=32, skip_layers=("*_in", "time_text_embed.*"))
+    quantized = replace(REAL, quantization="int8dq", int8=rule)
+    found = exported(quantized)
+    assert not [o for o in found.operators if "complex" in o]
+    rules = {c.rule for c in constant_plan(found.program, recorded().module()).constants}
+    assert rules == {"tensor/1", "real/1", "int8_rows/1"}
 
 
 def test_constant_plan_refuses_when_other_numbers_stand_for_a_complex_tensor() -> None:

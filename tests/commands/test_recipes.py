@@ -13,7 +13,7 @@ import pytest
 from aotbuild.cli import main
 from aotbuild.commands.draft import draft_recipe
 from aotbuild.errors import RecipeError
-from aotbuild.recipe import load_configs, load_recipe
+from aotbuild.recipe import load_configs, load_recipe, recipe_names
 
 
 def lay_out(architecture: str, folder: Path) -> Path:
@@ -98,6 +98,16 @@ def test_draft_gives_the_pooled_width_when_the_transformer_wants_one() -> None:
     recipe = draft_recipe(load_configs("flux1-dev"), source="f", architecture="/f/", hub=False)
     assert recipe.call.tensors["pooled_prompt_embeds"].shape == ("batch", 768)
     assert recipe.components["transformer"].methods == ("forward",)
+
+
+def test_draft_prepares_the_denoiser_where_its_recipe_has_to() -> None:
+    for name in recipe_names():
+        shipped = load_recipe(name)
+        configs = load_configs(shipped.architecture)
+        drafted = draft_recipe(configs, source="x", architecture="/x/", hub=False).components
+        for component in drafted.keys() & shipped.components.keys():
+            ours = shipped.components[component].preparations
+            assert drafted[component].preparations == ours, name
 
 
 def test_draft_is_refused_when_the_folder_holds_no_pipeline() -> None:
