@@ -63,6 +63,12 @@ def default_collections() -> tuple[str, ...]:
     return tuple(n.strip() for n in names if n.strip())
 
 
+def allowed_owners() -> tuple[str, ...] | None:
+    """`$AOTBUILD_ALLOWED_OWNERS`: whose collections may be loaded; None where all may."""
+    names = os.environ.get("AOTBUILD_ALLOWED_OWNERS")
+    return None if names is None else tuple(n.strip() for n in names.split(",") if n.strip())
+
+
 def versions() -> dict[str, str | None]:
     """The installed version of each of `PACKAGES`, None where there is none; imports none."""
     found: dict[str, str | None] = {}

@@ -14,6 +14,7 @@ from typing import Any
 from aotbuild.cache.artifact import VERIFICATIONS, Entry
 from aotbuild.cache.item import Documents, Item, describe
 from aotbuild.cache.records import read_records, record_bytes
+from aotbuild.cache.seals import statement
 from aotbuild.cache.signature import Signature
 from aotbuild.canonical import canonical_bytes, checked_list, digest
 from aotbuild.errors import IntegrityError, ManifestError
@@ -73,7 +74,7 @@ class Index:
     def merged(self, ours: Iterable[Item]) -> tuple[Index, tuple[Item, ...]]:
         """This index with `ours` added, and of each what is new: whole artifacts, or records.
 
-        Of a key that is here already the published manifest stays; only records are added.
+        Of a key that is here already the published manifest stays; records and seals are added.
 
         Raises:
             IntegrityError: one key stands for two different packages.
@@ -92,9 +93,9 @@ class Index:
                     "which."
                 )
             else:
-                joined = with_records(theirs, item)
-                if joined != theirs:
-                    found[item.key] = joined
+                both = joined(theirs, item)
+                if both != theirs:
+                    found[item.key] = both
                     new.append(item)
         index = Index(tuple(sorted(found.values(), key=lambda i: i.folder)))
         return index, tuple(new)
@@ -115,14 +116,21 @@ def read_items(document: dict[str, Any]) -> tuple[Item, ...]:
     return tuple(Item.from_json(d, documents, signatures) for d in listed)
 
 
-def with_records(item: Item, other: Item) -> Item:
-    """`item` with the records that lie beside `other`, an artifact of the same key."""
+def joined(item: Item, other: Item) -> Item:
+    """`item` with the records that lie beside `other`, of the same key, and its seals.
+
+    A seal is over one manifest, so that those of another manifest are left out.
+    """
     known = {f.name for f in item.files}
     files = [f for f in other.files if f.name.startswith(VERIFICATIONS) and f.name not in known]
     names = {f.name for f in files}
     records = (*item.records, *(r for r in other.records if r.file in names))
     everything = sorted((*item.files, *files), key=lambda f: f.name)
-    return replace(item, files=tuple(everything), records=records)
+    seals = item.seals
+    if statement(item) == statement(other):
+        owners = {s.public for s in seals}
+        seals = (*seals, *(s for s in other.seals if s.public not in owners))
+    return replace(item, files=tuple(everything), records=records, seals=seals)
 
 
 def describe_entry(entry: Entry) -> Item:

@@ -1,4 +1,4 @@
-"""What an artifact was built for and where it passed, as an index repeats it.
+"""What an artifact was built for, where it passed, who signed it, as an index says it.
 
 The whole of it is in the manifest and the records (`manifest`, `records`).
 """
@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from aotbuild.cache.manifest import Manifest
-from aotbuild.canonical import checked_fields
+from aotbuild.canonical import checked_fields, matches
 from aotbuild.target import Target
 
 
@@ -88,6 +88,29 @@ class RecordSummary:
         """The inverse of `to_json`; unknown and missing fields are a ValueError."""
         d = checked_fields(cls, document, "record")
         return cls(**{**d, "target": Target.from_json(d["target"])})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seal:
+    """An Ed25519 signature over an index's entry: `public` key and `value`, in hex digits."""
+
+    public: str
+    value: str
+
+    def __post_init__(self) -> None:
+        for name, length in (("public", 64), ("value", 128)):
+            text = getattr(self, name)
+            if not isinstance(text, str) or not matches(rf"[0-9a-f]{{{length}}}", text):
+                raise ValueError(f"seals: {name} isn't {length} hex digits")
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON object with every field."""
+        return {"public": self.public, "value": self.value}
+
+    @classmethod
+    def from_json(cls, document: object) -> Seal:
+        """The inverse of `to_json`; unknown and missing fields are a ValueError."""
+        return cls(**checked_fields(cls, document, "seal"))
 
 
 def summary(file: str | None, record: Mapping[str, Any]) -> RecordSummary:

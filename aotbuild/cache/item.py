@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from aotbuild.cache.covers import Covered, RecordSummary, summary
+from aotbuild.cache.covers import Covered, RecordSummary, Seal, summary
 from aotbuild.cache.files import PACKED, FileRecord, Packed
 from aotbuild.cache.key import Part
 from aotbuild.cache.manifest import Manifest, ModuleIdentity
@@ -35,6 +35,7 @@ class Item:
         covers: what it was built for.
         records: of its verification, with those that were added later.
         files: of its folder, by path below it: name, sha256, size. The manifest is one of them.
+        seals: who signed it, see `seals`.
     """
 
     key: str
@@ -51,6 +52,7 @@ class Item:
     covers: Covered
     records: tuple[RecordSummary, ...]
     files: tuple[FileRecord, ...]
+    seals: tuple[Seal, ...] = ()
 
     def __post_init__(self) -> None:
         check_texts("artifact", self, "key", "component", "method", "scope", "precision")
@@ -124,6 +126,7 @@ class Item:
             "covers": self.covers.to_json(),
             "records": [r.to_json() for r in self.records],
             "files": [f.to_json() for f in self.files],
+            "seals": [s.to_json() for s in self.seals],
         }
 
     @classmethod
@@ -157,6 +160,7 @@ class Item:
                 "files": tuple(
                     FileRecord.from_json(f, "file") for f in checked_list("files", d["files"])
                 ),
+                "seals": tuple(Seal.from_json(s) for s in checked_list("seals", d["seals"])),
             }
         )
 

@@ -3,11 +3,26 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 
 from aotbuild.cache.hub import Hub
 from aotbuild.errors import HubError, SourceError
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
+
+
+def check_owner(repository: str, owners: Collection[str] | None) -> None:
+    """Refuse a collection of an owner that isn't allowed; None allows all.
+
+    Raises:
+        SourceError: naming those that are.
+    """
+    owner = repository.partition("/")[0]
+    if owners is not None and owner not in owners:
+        raise SourceError(
+            f"{repository} is of {owner!r}, and allowed are {', '.join(owners) or 'none'}: see "
+            "owners= and AOTBUILD_ALLOWED_OWNERS."
+        )
 
 
 def pinned(hub: Hub, name: str, revision: str | None, *, allow_unpinned: bool) -> str:

@@ -17,7 +17,8 @@ from aotbuild.cache.collection import CARD, INDEX, Index, describe_entry
 from aotbuild.cache.hub import ConflictError, Hub, Repository
 from aotbuild.cache.item import Item
 from aotbuild.cache.records import read_records, record_bytes
-from aotbuild.errors import HubError
+from aotbuild.cache.seals import signed
+from aotbuild.errors import HubError, IntegrityError
 
 TRIES = 20
 """How often a commit is made anew that somebody else's came before."""
@@ -48,6 +49,7 @@ def publish(
     facts: Facts,
     *,
     private: bool = False,
+    key: Any = None,
     pause_s: float = 0.3,
 ) -> Published:
     """Add `entries`, which were verified, to the collection, which is made if it isn't there.
@@ -55,21 +57,27 @@ def publish(
     Args:
         facts: what the card says beyond the artifacts.
         private: whether a repository that is made now is; one that is there stays as it is.
+        key: a private key to sign the entries with, see `seals`.
         pause_s: what is waited on average after the first conflict.
 
     Raises:
         SourceError, HubError: the Hub refuses, or fails.
-        IntegrityError: the collection has one of the keys with other bytes.
+        IntegrityError: the collection has one of the keys with other bytes; or, where it is to be
+            signed, with another manifest.
         ManifestError: the collection's index can't be read.
     """
     hub.create(repository, private=private)
     ours = [describe_entry(e) for e in entries]
+    if key is not None:
+        ours = [signed(i, key) for i in ours]
     by_key = {e.manifest.key: e for e in entries}
     prepared: dict[str, Any] = {}
     for turn in range(1, TRIES + 1):
         there = hub.look(repository)
         theirs = read_index(hub, there)
         index, new = theirs.merged(ours)
+        if key is not None:
+            _check_signed(ours, index)
         if not new:
             return Published(
                 repository=repository, commit=there.commit, added=(), total=len(index.items),
@@ -97,6 +105,18 @@ def publish(
         f"{repository}: others committed {TRIES} times while this push tried to. Nothing is lost; "
         "push again."
     )
+
+
+def _check_signed(ours: Sequence[Item], index: Index) -> None:
+    """Refuse a push that can't sign what it was to: somebody else's manifest, for the same key."""
+    published = {i.key: i for i in index.items}
+    for item in ours:
+        if not set(item.seals) <= set(published[item.key].seals):
+            raise IntegrityError(
+                f"{item.component} {item.key[:12]} is published with a manifest that isn't the "
+                "store's, by another build of the same key, and what isn't here can't be signed. "
+                f"`aotbuild prune {item.key[:12]}`, then `aotbuild pull` it, check and sign that."
+            )
 
 
 def read_index(hub: Hub, there: Repository) -> Index:

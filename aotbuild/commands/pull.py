@@ -7,16 +7,18 @@ from pathlib import Path
 
 import click
 
+from aotbuild import probe
 from aotbuild.cache.artifact import Entry
 from aotbuild.cache.collection import INDEX, Index
 from aotbuild.cache.fetch import fetch
 from aotbuild.cache.hub import Hub
 from aotbuild.cache.item import Item
 from aotbuild.cache.lockfile import read_lock
-from aotbuild.cache.pinning import pinned
+from aotbuild.cache.pinning import check_owner, pinned
+from aotbuild.cache.seals import check_trusted
 from aotbuild.cache.store import Store
 from aotbuild.commands.output import human_bytes, json_option, print_json, store_option
-from aotbuild.commands.selecting import Selection, selecting
+from aotbuild.commands.selecting import Selection, selecting, trust_option
 
 
 @click.command()
@@ -24,6 +26,7 @@ from aotbuild.commands.selecting import Selection, selecting
 @selecting
 @click.option("--revision", metavar="COMMIT", help="40 hex digits.")
 @click.option("--allow-unpinned", is_flag=True, help="Take what a branch is at now.")
+@trust_option
 @store_option
 @json_option
 def pull(
@@ -31,29 +34,37 @@ def pull(
     selection: Selection,
     revision: str | None,
     allow_unpinned: bool,
+    trusted: tuple[str, ...],
     store: Path,
     as_json: bool,
 ) -> None:
     """Bring artifacts of the collection REPO into the store: those that are named, or all."""
+    check_owner(repository, probe.allowed_owners())
     hub = Hub()
     commit = pinned(hub, repository, revision, allow_unpinned=allow_unpinned)
     index = Index.from_bytes(hub.read(repository, commit, INDEX), where=f"{INDEX} of {repository}")
     chosen = selection.of(index.items, repository)
+    check_trusted(chosen, trusted)
     _bring(hub, Store(store), repository, commit, chosen, as_json=as_json)
 
 
 @click.command()
 @click.argument("lockfile", type=click.Path(dir_okay=False, path_type=Path))
 @selecting
+@trust_option
 @store_option
 @json_option
-def prefetch(lockfile: Path, selection: Selection, store: Path, as_json: bool) -> None:
+def prefetch(
+    lockfile: Path, selection: Selection, trusted: tuple[str, ...], store: Path, as_json: bool
+) -> None:
     """Bring what LOCKFILE names into the store, ready to start from: for building images.
 
     Afterwards `aotbuild.load(pipe, LOCKFILE)` needs no network and writes nothing.
     """
     lock = read_lock(lockfile)
+    check_owner(lock.repository, probe.allowed_owners())
     chosen = selection.of(lock.items, str(lockfile))
+    check_trusted(chosen, trusted)
     opened = Store(store)
     for entry in _bring(Hub(), opened, lock.repository, lock.revision, chosen, as_json=as_json):
         os.close(opened.open_library(entry))

@@ -12,6 +12,7 @@ from aotbuild.cache.collection import describe_entry
 from aotbuild.cache.hub import Hub
 from aotbuild.cache.licences import base_repositories, check_weights, facts_of
 from aotbuild.cache.publish import Published, publish
+from aotbuild.cache.seals import public_of, read_private
 from aotbuild.commands.opening import open_store
 from aotbuild.commands.output import human_bytes, json_option, print_json, store_option
 from aotbuild.commands.selecting import Selection, selecting
@@ -24,6 +25,12 @@ from aotbuild.errors import SourceError, UsageError
 @click.option("--all", "everything", is_flag=True, help="All that the store has.")
 @click.option("--private", is_flag=True, help="Make the repository a private one.")
 @click.option("--license", "licence", metavar="ID", help="Of the card.  [default: the base's]")
+@click.option(
+    "--sign",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="KEY.pem",
+    help="Vouch for what is pushed with this Ed25519 key.",
+)
 @store_option
 @json_option
 def push(
@@ -32,6 +39,7 @@ def push(
     everything: bool,
     private: bool,
     licence: str | None,
+    sign: Path | None,
     store: Path,
     as_json: bool,
 ) -> None:
@@ -45,6 +53,7 @@ def push(
             "Nothing said to push: give beginnings of keys, --recipe NAME, --component NAME or "
             "--gpu NAME; --all pushes all that the store has."
         )
+    key = None if sign is None else read_private(sign)
     opened = open_store(store)
     entries = [e for e in opened.entries() if isinstance(e, Entry)]
     by_key = {e.manifest.key: e for e in entries}
@@ -55,7 +64,10 @@ def push(
     bases = base_repositories(hub, chosen)
     check_weights(chosen, bases, private=_is_private(hub, repository, private))
     facts = facts_of(bases, licence)
-    done = publish(hub, repository, [by_key[i.key] for i in chosen], facts, private=private)
+    chosen_entries = [by_key[i.key] for i in chosen]
+    done = publish(hub, repository, chosen_entries, facts, private=private, key=key)
+    if key is not None:
+        click.echo(f"signed by {public_of(key)}", err=True)
     _print(done, as_json)
 
 

@@ -85,6 +85,17 @@ def selecting(command: Command) -> Command:
     return called  # type: ignore[return-value]
 
 
+def trust_option(command: Command) -> Command:
+    """`--trusted-key`, which may be given again, as `trusted`."""
+    return click.option(
+        "--trusted-key",
+        "trusted",
+        multiple=True,
+        metavar="HEX|FILE.pem",
+        help="Refuse what none of these Ed25519 keys has signed; may be given again.",
+    )(command)
+
+
 def machine_of(gpu: str) -> Machine:
     """The machine that `--gpu` names.
 

@@ -42,6 +42,8 @@ def load(
     num_runners: int = 1,
     checkpoint: str | PathLike[str] | None = None,
     allow_unpinned: bool = False,
+    trusted_keys: Sequence[str | PathLike[str]] | None = None,
+    owners: Sequence[str] | None = None,
 ) -> Loaded:
     """Swap compiled artifacts into `pipeline`, for every component that one fits.
 
@@ -67,6 +69,10 @@ def load(
         checkpoint: whose packed constants they must be: "ORGANISATION/NAME@COMMIT", or a diffusers
             folder, whose weight files are then hashed. None takes them as they are.
         allow_unpinned: let `revision` be a branch, or absent, and take what it stands for now.
+        trusted_keys: of a collection or lockfile take only what one of these Ed25519 keys signed:
+            each 64 hex digits, or the path of a public key's PEM file.
+        owners: organisations and users whose collections may be loaded; None: those of
+            `$AOTBUILD_ALLOWED_OWNERS`, or all.
 
     Returns:
         What was loaded, with `report`, `metrics`, `refresh` and `restore`.
@@ -91,7 +97,9 @@ def load(
         checkpoint=checkpoint,
         frees=fallback == "error",
     )
-    opened = open_source(source, revision, allow_unpinned=allow_unpinned)
+    opened = open_source(
+        source, revision, allow_unpinned=allow_unpinned, keys=trusted_keys, owners=owners
+    )
     return _load(pipeline, opened, components, options)
 
 

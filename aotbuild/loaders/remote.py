@@ -21,6 +21,7 @@ from aotbuild.cache.item import Item
 from aotbuild.cache.lockfile import Lock
 from aotbuild.cache.match import ModuleFacts
 from aotbuild.cache.pinning import pinned
+from aotbuild.cache.seals import distrust
 from aotbuild.canonical import digest
 from aotbuild.errors import AotbuildError
 from aotbuild.loaders.component import is_weightless, precision_of
@@ -37,13 +38,13 @@ class Remote:
     """Artifacts of one commit of a collection.
 
     Attributes:
-        locked: a lockfile says which; else all of its index.
+        trusted: public keys of which one must have signed an artifact; None: no matter who.
     """
 
     repository: str
     commit: str
     items: tuple[Item, ...]
-    locked: bool
+    trusted: frozenset[str] | None
     hub: Hub
 
     def __str__(self) -> str:
@@ -51,8 +52,19 @@ class Remote:
 
     @property
     def offers(self) -> list[Offer]:
-        """The artifacts, none of which is here yet."""
+        """The artifacts, wherever they are; some may not be vouched for."""
         return [Offer(item) for item in self.items]
+
+    def vouched(self, offers: Iterable[Offer], found: Fitted) -> list[Offer]:
+        """Those that a trusted key has signed, where keys were named; `found` has the others."""
+        kept = []
+        for offer in offers:
+            reason = None if self.trusted is None else distrust(offer.manifest, self.trusted)
+            if reason is None:
+                kept.append(offer)
+            else:
+                found.turn_down(offer, [reason])
+        return kept
 
     def fetch(self, chosen: Iterable[Offer], options: Options, found: Fitted) -> list[Entry]:
         """Of each call the best artifact, brought into the store; `found` has what can't be.
@@ -70,7 +82,9 @@ class Remote:
         return entries
 
 
-def open_remote(name: str, revision: str | None, *, allow_unpinned: bool) -> Remote:
+def open_remote(
+    name: str, revision: str | None, *, allow_unpinned: bool, trusted: frozenset[str] | None
+) -> Remote:
     """The collection `name` at a commit.
 
     Raises:
@@ -81,16 +95,16 @@ def open_remote(name: str, revision: str | None, *, allow_unpinned: bool) -> Rem
     hub = Hub()
     commit = pinned(hub, name, revision, allow_unpinned=allow_unpinned)
     index = Index.from_bytes(hub.read(name, commit, INDEX), where=f"{INDEX} of {name}")
-    return Remote(repository=name, commit=commit, items=index.items, locked=False, hub=hub)
+    return Remote(repository=name, commit=commit, items=index.items, trusted=trusted, hub=hub)
 
 
-def open_locked(lock: Lock) -> Remote:
+def open_locked(lock: Lock, trusted: frozenset[str] | None) -> Remote:
     """What a lockfile names; the Hub is asked only for what the store hasn't got."""
     return Remote(
         repository=lock.repository,
         commit=lock.revision,
         items=lock.items,
-        locked=True,
+        trusted=trusted,
         hub=Hub(),
     )
 
@@ -112,7 +126,8 @@ def fetched(
     found, entries = Fitted(), []
     for name, units in wanted_units(pipeline, labels, components).items():
         module: nn.Module = getattr(pipeline, name)
-        offers = [o for o in remote.offers if o.manifest.component in units]
+        mine = [o for o in remote.offers if o.manifest.component in units]
+        offers = remote.vouched(mine, found)
         device = device_for(pipeline, module)
         entries += remote.fetch(
             _serving(name, module, offers, device, options, found), options, found
@@ -163,7 +178,8 @@ def fetched_packed(
 ) -> list[Entry]:
     """The packed artifacts of the unit or component `label` that run on `device`, in the store."""
     mine = [o for o in remote.offers if is_unit_of(o.manifest.component, label)]
-    packed = packed_entries(label.partition(".")[0], mine, options, found)
+    offers = remote.vouched(mine, found)
+    packed = packed_entries(label.partition(".")[0], offers, options, found)
     machine = probe.this_machine(str(device))
     chosen = judged(packed, facts, machine, options, found)
     return remote.fetch(trusted(chosen, machine, options, found), options, found)

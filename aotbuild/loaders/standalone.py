@@ -96,6 +96,8 @@ def load_component(
     require_verified: bool = False,
     num_runners: int = 1,
     allow_unpinned: bool = False,
+    trusted_keys: Sequence[str | PathLike[str]] | None = None,
+    owners: Sequence[str] | None = None,
 ) -> StandIn:
     """A callable in place of a component: neither its module is built nor its weights are read.
 
@@ -114,6 +116,7 @@ def load_component(
             eager module to compare its first call with; False trusts it.
         require_verified: the same, whatever `self_check` says.
         num_runners: how many calls of one artifact may run at once.
+        allow_unpinned, trusted_keys, owners: as `load` takes them.
 
     Returns:
         A stand-in with `config`, `dtype`, `device`, `report` and the component's own methods.
@@ -126,7 +129,9 @@ def load_component(
     """
     if num_runners < 1:
         raise UsageError(f"num_runners={num_runners}: at least 1 is needed.")
-    opened = open_source(source, revision, allow_unpinned=allow_unpinned)
+    opened = open_source(
+        source, revision, allow_unpinned=allow_unpinned, keys=trusted_keys, owners=owners
+    )
     rejections: list[Rejection] = []
     entries: Sequence[Entry | Offer]
     if isinstance(opened, Remote):

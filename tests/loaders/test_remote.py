@@ -282,3 +282,52 @@ def test_fresh_process_loads_by_the_clients_own_settings(
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_load_takes_what_a_trusted_key_signed_and_no_other(
+    small_hub: SmallHub, kit: Kit, load: Loader, tmp_path: Path
+) -> None:
+    ed25519 = pytest.importorskip(
+        "cryptography.hazmat.primitives.asymmetric.ed25519", reason="the extra `sign`"
+    )
+    ours, stranger = (ed25519.Ed25519PrivateKey.generate() for _ in range(2))
+    kit.net(size=16)
+    entries = [e for e in kit.store.entries() if isinstance(e, Entry)]
+    publish(Hub(pause_s=0.01), NAME, entries, Facts(), key=ours, pause_s=0.01)
+    kit.net(size=24)
+    commit = push(kit)
+    key = ours.public_key().public_bytes_raw().hex()
+    path = lock(small_hub, tmp_path / "aotbuild.lock")
+
+    for source, options in ((NAME, {"revision": commit}), (path, {})):
+        module = nets.net()
+        loaded = load(source, module, trusted_keys=[key], **options)
+        module(**nets.call(size=16, return_dict=False))
+        assert hits(loaded) == 1
+        assert "isn't signed" in loaded.report()
+        assert len(loaded.to_json()["rejected"]) == 1
+        with pytest.raises(NoArtifactError, match="isn't among the trusted keys"):
+            load(
+                source,
+                nets.net(),
+                trusted_keys=[stranger.public_key().public_bytes_raw().hex()],
+                fallback="error",
+                **options,
+            )
+    with pytest.raises(SourceError, match="is a folder"):
+        load(kit.store.root, nets.net(), trusted_keys=[key])
+
+
+def test_load_takes_collections_of_allowed_owners_alone(
+    small_hub: SmallHub, kit: Kit, load: Loader, tmp_path: Path
+) -> None:
+    kit.net()
+    commit = push(kit)
+    path = lock(small_hub, tmp_path / "aotbuild.lock")
+    small_hub.log.clear()
+    with pytest.raises(SourceError, match="allowed are us"):
+        load(NAME, nets.net(), revision=commit, owners=["us"])
+    with pytest.raises(SourceError, match="allowed are us"):
+        load(path, nets.net(), owners=["us"])
+    assert small_hub.log == []
+    load(NAME, nets.net(), revision=commit, owners=["us", "org"])
