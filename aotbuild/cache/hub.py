@@ -27,6 +27,10 @@ class ConflictError(HubError):
     """Somebody else committed since; read what they did, and commit on top of it."""
 
 
+class BusyError(HubError):
+    """A failure that may pass, of a request that can't just be made again."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repository:
     """What the Hub says of a repository.
@@ -113,6 +117,7 @@ class Hub:
 
         Raises:
             ConflictError: the branch isn't at `parent` any more.
+            BusyError: it failed, and nobody knows whether it was done.
         """
         from huggingface_hub import HfApi
 
@@ -124,7 +129,13 @@ class Hub:
             )
             return str(done.oid)
 
-        return self._ask(repository, send, tries=1)
+        try:
+            return self._ask(repository, send, tries=1)
+        except HubError as e:
+            cause = e.__cause__
+            if isinstance(cause, Exception) and _may_pass(cause):
+                raise BusyError(str(e)) from cause
+            raise
 
     def _ask(self, what: str, call: Callable[[], T], *, tries: int = TRIES) -> T:
         for turn in range(1, tries + 1):

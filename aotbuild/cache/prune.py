@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -53,9 +53,14 @@ def choose(
     older_than_s: float | None,
     max_bytes: int | None,
     now_s: float,
+    keep: Collection[str] = (),
 ) -> tuple[Removal, ...]:
-    """What any of the arguments names, see `store.Store.prune`; `extracted` holds the libraries."""
+    """What any of the arguments names, see `store.Store.prune`; `extracted` holds the libraries.
+
+    Artifacts of the keys in `keep` stay, and their libraries.
+    """
     artifacts, libraries = list(artifact_items(entries)), list(library_items(extracted))
+    stays = {i.path for i in artifacts if i.key in keep}
     going: dict[Path, Removal] = {}
     if broken:
         going |= {i.path: i for i in broken_items(artifacts, libraries)}
@@ -63,10 +68,11 @@ def choose(
         named = named_items(artifacts, key)
         going |= {i.path: replace(i, reason=f"its key begins with {key}") for i in named}
     if older_than_s is not None:
-        going |= {i.path: i for i in older_items(artifacts, older_than_s, now_s)}
+        aging = [i for i in artifacts if i.path not in stays]
+        going |= {i.path: i for i in older_items(aging, older_than_s, now_s)}
     if max_bytes is not None:
         left = [[i for i in items if i.path not in going] for items in (artifacts, libraries)]
-        going |= {i.path: i for i in excess_items(left[0], left[1], max_bytes)}
+        going |= {i.path: i for i in excess_items(left[0], left[1], max_bytes, stays)}
     chosen = list(going.values())
     return (*chosen, *orphans(chosen, artifacts, libraries))
 
@@ -156,7 +162,10 @@ def older_items(items: Iterable[Removal], than_s: float, now_s: float) -> Iterat
 
 
 def excess_items(
-    artifacts: list[Removal], libraries: list[Removal], max_bytes: int
+    artifacts: list[Removal],
+    libraries: list[Removal],
+    max_bytes: int,
+    stays: Collection[Path] = (),
 ) -> Iterator[Removal]:
     """The fewest old ones whose going leaves `max_bytes`; libraries that no artifact uses go first.
 
@@ -169,6 +178,8 @@ def excess_items(
     for item in (*sorted(idle, key=_age), *sorted(artifacts, key=_age)):
         if total <= max_bytes:
             return
+        if item.path in stays:
+            continue
         total -= item.bytes
         if item in artifacts:
             used.remove(item.library)

@@ -14,14 +14,14 @@ from typing import Any
 from aotbuild.cache.artifact import VERIFICATIONS, Entry
 from aotbuild.cache.card import Facts, render
 from aotbuild.cache.collection import CARD, INDEX, Index, describe_entry
-from aotbuild.cache.hub import ConflictError, Hub, Repository
+from aotbuild.cache.hub import BusyError, ConflictError, Hub, Repository
 from aotbuild.cache.item import Item
 from aotbuild.cache.records import read_records, record_bytes
 from aotbuild.cache.seals import signed
 from aotbuild.errors import HubError, IntegrityError
 
 TRIES = 20
-"""How often a commit is made anew that somebody else's came before."""
+"""How often a commit is made anew that somebody else's came before, or that the Hub failed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +72,7 @@ def publish(
         ours = [signed(i, key) for i in ours]
     by_key = {e.manifest.key: e for e in entries}
     prepared: dict[str, Any] = {}
+    last: HubError | None = None
     for turn in range(1, TRIES + 1):
         there = hub.look(repository)
         theirs = read_index(hub, there)
@@ -95,16 +96,14 @@ def publish(
                 parent=there.commit,
                 title=f"Add {len(new)} of {len(index.items)} artifacts",
             )
-        except ConflictError:
+        except (ConflictError, BusyError) as e:
+            last = e
             time.sleep(pause_s * random.uniform(0.5, 1.5) * min(turn, 8))
             continue
         return Published(
             repository=repository, commit=commit, added=new, total=len(index.items), tries=turn
         )
-    raise HubError(
-        f"{repository}: others committed {TRIES} times while this push tried to. Nothing is lost; "
-        "push again."
-    )
+    raise HubError(f"{repository}: {TRIES} commits failed, the last because: {last}") from last
 
 
 def _check_signed(ours: Sequence[Item], index: Index) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -173,6 +173,7 @@ class Store:
         older_than_s: float | None = None,
         max_bytes: int | None = None,
         now_s: float | None = None,
+        keep: Collection[str] = (),
         dry_run: bool = False,
     ) -> Pruned:
         """Remove what any of the arguments names; what can't be removed is reported, the rest goes.
@@ -183,6 +184,7 @@ class Store:
             older_than_s: artifacts that were built longer ago.
             max_bytes: the oldest, until the store is no larger.
             now_s: seconds since the epoch, that `older_than_s` counts back from and needs.
+            keep: whole keys that neither age nor size removes.
             dry_run: only say what would go.
         """
         assert older_than_s is None or now_s is not None, "an age counts from some time"
@@ -200,6 +202,7 @@ class Store:
                 older_than_s=older_than_s,
                 max_bytes=max_bytes,
                 now_s=now_s or 0.0,
+                keep=keep,
             )
             return Pruned(chosen) if dry_run else remove(chosen, trash, self.root / "artifacts")
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from aotbuild.cache.lockfile import read_lock
 from aotbuild.cache.prune import Pruned, Removal
 from aotbuild.commands.opening import check_known, open_store
 from aotbuild.commands.output import human_bytes, json_option, print_json, store_option
@@ -23,6 +24,13 @@ _UNITS = {"kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "": 1}
 @click.option("--broken", is_flag=True, help="What doesn't verify, and what dead builds left.")
 @click.option("--older-than", type=click.FloatRange(min=0), metavar="DAYS", help="By age.")
 @click.option("--max-size", metavar="SIZE", help="The oldest, until SIZE is kept: 5GB.")
+@click.option(
+    "--keep",
+    type=click.Path(dir_okay=False, path_type=Path),
+    multiple=True,
+    metavar="LOCKFILE",
+    help="Neither age nor size removes what it names; may be given again.",
+)
 @click.option("--dry-run", is_flag=True, help="Only say what would go.")
 @store_option
 @json_option
@@ -31,6 +39,7 @@ def prune(
     broken: bool,
     older_than: float | None,
     max_size: str | None,
+    keep: tuple[Path, ...],
     dry_run: bool,
     store: Path,
     as_json: bool,
@@ -52,6 +61,7 @@ def prune(
         older_than_s=None if older_than is None else older_than * 86400,
         max_bytes=max_bytes,
         now_s=time.time(),
+        keep=frozenset(i.key for path in keep for i in read_lock(path).items),
         dry_run=dry_run,
     )
     _print(pruned, dry_run, as_json)

@@ -54,3 +54,20 @@ def test_prune_leaves_empty_folders_when_it_did_not_empty_them(store: Store, ent
     store.prune(key=entry.manifest.key)
     assert all(folder.is_dir() for folder in mine)
     assert not entry.folder.parent.parent.exists()
+
+
+def test_prune_keeps_what_it_is_told_to_when_age_or_size_would_remove_it(
+    store: Store, entry: Entry
+) -> None:
+    with store.staging() as root:
+        other = store.add(stage(root, salt="other"))
+    keep = {entry.manifest.key}
+
+    old = store.prune(older_than_s=0, now_s=4e9, keep=keep, dry_run=True)
+    large = store.prune(max_bytes=0, keep=keep)
+
+    for pruned in (old, large):
+        assert [r.key for r in pruned.removed] == [other.manifest.key]
+    assert list(store.entries()) == [entry]
+    (entry.folder / "package.pt2").unlink()
+    assert store.prune(broken=True, keep=keep).removed

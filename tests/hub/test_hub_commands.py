@@ -357,3 +357,16 @@ def test_prefetch_writes_nothing_when_all_is_there(
     before = sorted(p.relative_to(copy) for p in copy.rglob("*"))
     run(capsys, "prefetch", path, "--store", copy)
     assert sorted(p.relative_to(copy) for p in copy.rglob("*")) == before
+
+
+def test_prune_keeps_what_a_lockfile_names(
+    small_hub: SmallHub, store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kept = add(store)
+    run(capsys, "push", NAME, "--all", "--store", store.root)
+    path = tmp_path / "aotbuild.lock"
+    run(capsys, "lock", NAME, "--out", path)
+    gone = add(store, salt="b")
+    pruned = run(capsys, "prune", "--max-size", "0", "--keep", path, "--store", store.root)
+    assert [r["key"] for r in pruned["removed"]] == [gone.manifest.key]
+    assert [e.folder for e in store.entries()] == [kept.folder]

@@ -12,7 +12,7 @@ from aotbuild.cache.artifact import Entry
 from aotbuild.cache.card import Facts
 from aotbuild.cache.collection import Index
 from aotbuild.cache.fetch import fetch
-from aotbuild.cache.hub import Hub
+from aotbuild.cache.hub import BusyError, Hub
 from aotbuild.cache.publish import Published, publish, read_index
 from aotbuild.cache.store import Store
 from aotbuild.errors import AotbuildError, HubError, IntegrityError, SourceError
@@ -265,3 +265,42 @@ def test_hub_error_is_one_line_when_it_is_down(
         hub.look(NAME)
     assert "\n" not in str(caught.value)
     assert len(small_hub.log) == 5
+
+
+@pytest.mark.parametrize("status", ["500", "429", "503"])
+def test_push_commits_again_when_the_hub_failed_and_may_not_next_time(
+    small_hub: SmallHub, hub: Hub, store: Store, status: str
+) -> None:
+    small_hub.faults.append(Fault("/commit/", status, 2, "POST"))
+    done = push(hub, add(store))
+    assert (len(done.added), done.tries) == (1, 3)
+
+
+def test_push_finds_its_commit_when_only_the_answer_was_lost(
+    small_hub: SmallHub, hub: Hub, store: Store
+) -> None:
+    class Deaf(Hub):
+        """One that doesn't hear the answer to its first commit."""
+
+        def commit(self, *arguments: Any, **options: Any) -> str:
+            commit = super().commit(*arguments, **options)
+            if not heard:
+                heard.append(commit)
+                raise BusyError("the connection broke")
+            return commit
+
+    heard: list[str] = []
+    done = push(Deaf(pause_s=0.01), add(store))
+    assert done.commit == heard[0] == small_hub.repos[NAME].head
+    assert done.total == 1
+
+
+def test_push_gives_up_with_one_line_when_the_hub_fails_for_good(
+    small_hub: SmallHub, hub: Hub, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("aotbuild.cache.publish.TRIES", 3)
+    small_hub.faults.append(Fault("/commit/", "500", 10**6, "POST"))
+    with pytest.raises(HubError, match="3 commits failed") as caught:
+        push(hub, add(store))
+    assert "\n" not in str(caught.value)
+    assert list(small_hub.repos[NAME].commits) == [small_hub.repos[NAME].head]
