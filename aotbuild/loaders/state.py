@@ -91,9 +91,8 @@ def is_hooked(module: nn.Module) -> bool:
     if module._forward_hooks or module._forward_pre_hooks:
         return True
     table = vars(module)
-    if any(
-        (f := table.get(name)) is not None and not _is_own(f, module) for name in _HOOK_ATTRIBUTES
-    ):
+    names = (n for n in _HOOK_ATTRIBUTES if table.get(n) is not None)
+    if any(not _is_own(table[n], module) and not _is_idle(n, table) for n in names):
         return True
     functions = (n for n, v in table.items() if isinstance(v, (FunctionType, MethodType)))
     return any(hasattr(type(module), n) and not _is_own(table[n], module) for n in functions)
@@ -105,6 +104,16 @@ def _is_own(function: object, module: nn.Module) -> bool:
         return True
     own = getattr(type(module), getattr(function, "__name__", ""), None)
     return own is not None and getattr(function, "__func__", None) is own
+
+
+def _is_idle(name: str, table: Mapping[str, Any]) -> bool:
+    """Whether it is a registry of diffusers' that never held a hook.
+
+    `cache_context`, in which pipelines call their transformers, sets one. Where there was a hook, a
+    `forward` stays behind, and another hook could come unseen.
+    """
+    unhooked = "forward" not in table or hasattr(table["forward"], "__aotbuild_swapped__")
+    return name == "_diffusers_hook" and unhooked and not getattr(table[name], "hooks", True)
 
 
 def depends_on_training(module: nn.Module) -> bool:

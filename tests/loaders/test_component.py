@@ -87,6 +87,38 @@ def test_eager_serves_with_the_reason_when_this_changes_after_loading(kit: Kit, 
     assert words in loaded.report()
 
 
+@pytest.mark.parametrize("first", [True, False])
+def test_artifact_serves_when_the_pipeline_keeps_an_empty_registry_of_hooks(
+    kit: Kit, first: bool
+) -> None:
+    from diffusers.hooks import HookRegistry
+
+    kit.unet()
+    module, call = nets.unet(), nets.unet_call()
+    if first:
+        HookRegistry.check_if_exists_or_initialize(module)
+    loaded = kit.load(unet=module, fallback="error")
+    HookRegistry.check_if_exists_or_initialize(module)  # as `cache_context` does
+    module(**call)
+    assert sum(loaded.metrics()["unet"]["hits"].values()) == 1
+
+
+def test_eager_serves_when_a_hook_comes_into_a_registry_that_was_empty(kit: Kit) -> None:
+    from diffusers.hooks import HookRegistry
+
+    kit.unet()
+    module, call = nets.unet(), nets.unet_call()
+    HookRegistry.check_if_exists_or_initialize(module.conv_in)
+    loaded = kit.load(unet=module)
+    enable_cache(module)
+    module(**call)
+    module.conv_in._diffusers_hook.remove_hook("double")
+    module(**call)  # a `forward` is left behind, and would hide the next one
+    enable_cache(module)
+    module(**call)
+    assert loaded.metrics()["unet"]["fallbacks"] == {"state": 3}
+
+
 def test_freeu_factors_and_scales_are_compared_when_they_change_in_place(kit: Kit) -> None:
     kit.unet(change=lambda fields: fields.update(state=freeu_state(1.5)))
     module, call = nets.unet(), nets.unet_call()
