@@ -71,7 +71,7 @@ WRONG_CALLS = {
     "neither folder nor repository": (("recipes", "new", "./none"), "neither a folder"),
     "nothing to prune": (("prune",), "--dry-run"),
     "no size": (("prune", "--max-size", "much"), "500MB"),
-    "no folder": (("doctor", "./none"), "isn't a folder"),
+    "no folder": (("doctor", "./none"), "isn't a lockfile"),
     "no store to list": (("list", "--store", "./none"), "There is no store at"),
     "no store to judge": (("doctor", "--store", "./none"), "There is no store at"),
     "no store to prune": (("prune", "--broken", "--store", "./none"), "There is no store at"),

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from aotbuild.build.request import STAGES
 from aotbuild.cache.artifact import Broken, Entry
+from aotbuild.cache.card import verified_on
+from aotbuild.cache.item import Item
 from aotbuild.cache.store import Store
 from aotbuild.commands.output import human_bytes
 
@@ -23,6 +26,25 @@ def to_json(store: Store, entry: Entry) -> dict[str, Any]:
         "bytes": sum(f.bytes for f in manifest.files),
         "cached": True,
         "verified": is_verified(store, entry),
+        "seconds": dict.fromkeys(STAGES),
+    }
+
+
+def item_json(item: Item, where: str, here: Collection[str]) -> dict[str, Any]:
+    """The artifact object of one that a collection or lockfile tells of.
+
+    Args:
+        where: the source, as it is loaded.
+        here: keys that the store has.
+    """
+    return {
+        "key": item.key,
+        "component": item.component,
+        "path": f"{where}/{item.folder}",
+        "signature": item.signature.to_json(),
+        "bytes": sum(f.bytes for f in item.code),
+        "cached": item.key in here,
+        "verified": bool(verified_on(item)),
         "seconds": dict.fromkeys(STAGES),
     }
 

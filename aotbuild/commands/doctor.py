@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,13 @@ import click
 from aotbuild import probe
 from aotbuild.cache import match
 from aotbuild.cache.artifact import Broken, Entry
+from aotbuild.cache.hub import Hub
 from aotbuild.cache.store import Store
 from aotbuild.commands import artifacts
+from aotbuild.commands.lookup import Source, open_source
 from aotbuild.commands.opening import open_store
 from aotbuild.commands.output import json_option, print_json, store_option
-from aotbuild.errors import SourceError, ToolchainError
+from aotbuild.errors import ToolchainError
 from aotbuild.target import Accepted, Target, Verdict, judge
 
 
@@ -34,10 +37,12 @@ class Machine:
 
     def judge(self, store: Store, entry: Entry) -> Verdict:
         """Whether the artifact runs here, whatever pipeline it is for."""
-        built = entry.manifest.target
+        return self.verdict(entry.manifest.target, store.verifications(entry))
+
+    def verdict(self, built: Target, records: Iterable[Mapping[str, Any]]) -> Verdict:
+        """The same, by an artifact's target and its verification records."""
         machine = self.cpu if built.device == "cpu" else self.target
-        torch = match.verified_torch(store.verifications(entry))
-        return judge(built, machine, verified_torch=torch)
+        return judge(built, machine, verified_torch=match.verified_torch(records))
 
 
 @click.command()
@@ -47,9 +52,13 @@ class Machine:
 def doctor(source: str | None, store: Path, as_json: bool) -> None:
     """Say what this machine is, which artifacts of SOURCE it would use, and why not the others.
 
-    SOURCE is a folder of artifacts; the store where it isn't given.
+    SOURCE is a folder of artifacts, a lockfile (./FILE) or a collection on the Hub (ORG/NAME), of
+    which the index alone is read; the store where it isn't given.
     """
-    opened = open_store(store) if source is None else Store(_folder(source))
+    if source is not None and not Path(source).expanduser().is_dir():
+        _judge_remote(open_source(Hub(), source), Store(store), as_json)
+        return
+    opened = open_store(store) if source is None else Store(Path(source))
     found = list(opened.entries())
     machine = Machine(target=probe.this_machine(), cpu=probe.this_machine("cpu"))
     verdicts = [(e, machine.judge(opened, e)) for e in found if isinstance(e, Entry)]
@@ -65,9 +74,10 @@ def doctor(source: str | None, store: Path, as_json: bool) -> None:
         }
         print_json(document)
         return
-    _print_machine(machine, opened)
+    access = "" if os.access(opened.root, os.W_OK) or not opened.root.exists() else ", read-only"
+    _print_machine(machine, f"{opened.root}{access}")
     for entry, verdict in verdicts:
-        _print_verdict(entry, verdict)
+        _print_verdict(entry.manifest, verdict)
     for b in broken:
         click.echo(f"broken    {b.reason}")
     if not found:
@@ -84,39 +94,54 @@ def toolchain() -> str:
         return str(e)
 
 
-def _folder(source: str) -> Path:
-    folder = Path(source).expanduser()
-    if not folder.is_dir():
-        raise SourceError(
-            f"{source} isn't a folder. `doctor` reads a store or a folder laid out like one; "
-            "collections on the Hub come with a later release."
-        )
-    return folder
+def _judge_remote(source: Source, store: Store, as_json: bool) -> None:
+    """The verdicts on what an index or a lockfile tells of."""
+    machine = Machine(target=probe.this_machine(), cpu=probe.this_machine("cpu"))
+    verdicts = [(i, machine.verdict(i.target, i.verification)) for i in source.items]
+    if not as_json:
+        at = f" at {source.commit}" if source.commit else ""
+        _print_machine(machine, f"{source.name}{at}")
+        for item, verdict in verdicts:
+            _print_verdict(item, verdict)
+        return
+    here = {e.manifest.key for e in store.entries() if isinstance(e, Entry)}
+    document = {
+        "target": machine.target.to_json(),
+        "versions": probe.versions(),
+        "toolchain": toolchain(),
+        "source": source.name,
+        "revision": source.commit,
+        "artifacts": [
+            {**artifacts.item_json(i, source.name, here), **_verdict_json(v)} for i, v in verdicts
+        ],
+        "broken": [],
+    }
+    print_json(document)
 
 
 def _judged_json(store: Store, entry: Entry, verdict: Verdict) -> dict[str, Any]:
+    return {**artifacts.to_json(store, entry), **_verdict_json(verdict)}
+
+
+def _verdict_json(verdict: Verdict) -> dict[str, Any]:
     if isinstance(verdict, Accepted):
-        judged = {"verdict": "accepted", "reasons": [verdict.note] if verdict.note else []}
-    else:
-        judged = {"verdict": "rejected", "reasons": list(verdict.reasons)}
-    return {**artifacts.to_json(store, entry), **judged}
+        return {"verdict": "accepted", "reasons": [verdict.note] if verdict.note else []}
+    return {"verdict": "rejected", "reasons": list(verdict.reasons)}
 
 
-def _print_machine(machine: Machine, store: Store) -> None:
+def _print_machine(machine: Machine, where: str) -> None:
     t = machine.target
     cuda = f", CUDA {t.cuda}" if t.cuda else ", a build for the CPU"
     versions = (f"{n} {v or 'not installed'}" for n, v in probe.versions().items() if n != "torch")
-    access = "" if os.access(store.root, os.W_OK) or not store.root.exists() else ", read-only"
     click.echo(f"target    {t.device} {t.arch} ({t.system}, {t.processor})")
     click.echo(f"torch     {t.torch}{cuda}")
     click.echo(f"with      {', '.join(versions)}")
     click.echo(f"libc      GLIBC {t.glibc or '?'}, GLIBCXX {t.glibcxx or '?'}")
     click.echo(f"compiler  {toolchain()}")
-    click.echo(f"artifacts {store.root}{access}\n")
+    click.echo(f"artifacts {where}\n")
 
 
-def _print_verdict(entry: Entry, verdict: Verdict) -> None:
-    m = entry.manifest
+def _print_verdict(m: match.Described, verdict: Verdict) -> None:
     name = f"{m.component} {m.signature.slug} {m.target.arch} {m.key[:12]}"
     if isinstance(verdict, Accepted):
         click.echo(f"accepted  {name}{f'  ({verdict.note})' if verdict.note else ''}")

@@ -13,7 +13,6 @@ from typing import Any
 import click
 
 from aotbuild import probe
-from aotbuild.build.request import STAGES
 from aotbuild.cache.artifact import Entry
 from aotbuild.cache.card import precision, verified_on
 from aotbuild.cache.collection import INDEX, Index, describe_entry
@@ -22,6 +21,7 @@ from aotbuild.cache.hub import Hub
 from aotbuild.cache.item import Item
 from aotbuild.cache.lockfile import read_lock
 from aotbuild.cache.store import Store
+from aotbuild.commands.artifacts import item_json
 from aotbuild.commands.output import (
     human_bytes,
     json_option,
@@ -181,14 +181,7 @@ def _print_json(
     here = {i.key for i in own.items}
     artifacts: list[dict[str, Any]] = [
         {
-            "key": item.key,
-            "component": item.component,
-            "path": f"{source.name}/{item.folder}",
-            "signature": item.signature.to_json(),
-            "bytes": sum(f.bytes for f in item.code),
-            "cached": item.key in here,
-            "verified": bool(verified_on(item)),
-            "seconds": dict.fromkeys(STAGES),
+            **item_json(item, source.name, here),
             "source": source.name,
             "revision": source.commit,
             "covers": item.covers.to_json(),

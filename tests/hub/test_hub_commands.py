@@ -370,3 +370,26 @@ def test_prune_keeps_what_a_lockfile_names(
     pruned = run(capsys, "prune", "--max-size", "0", "--keep", path, "--store", store.root)
     assert [r["key"] for r in pruned["removed"]] == [gone.manifest.key]
     assert [e.folder for e in store.entries()] == [kept.folder]
+
+
+def test_doctor_judges_a_collection_by_its_index_alone(
+    small_hub: SmallHub, store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import torch
+
+    mine = replace(CPU, arch=cpu_level(), torch=torch.__version__)
+    entry, other = add(store, target=mine), add(store, salt="b", target=GPU)
+    commit = run(capsys, "push", NAME, "--all", "--store", store.root)["revision"]
+    lock = tmp_path / "aotbuild.lock"
+    run(capsys, "lock", NAME, "--out", lock)
+    small_hub.log.clear()
+
+    found = run(capsys, "doctor", NAME, "--store", store.root)
+    verdicts = {a["key"]: a["verdict"] for a in found["artifacts"]}
+    assert verdicts == {entry.manifest.key: "accepted", other.manifest.key: "rejected"}
+    assert found["revision"] == commit
+    assert small_hub.fetched() in ([], ["aotbuild.json"])
+    assert main(["doctor", str(lock)]) == 0
+    said = capsys.readouterr().out
+    assert f"accepted  {entry.manifest.component}" in said
+    assert commit in said
