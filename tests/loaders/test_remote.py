@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -25,6 +26,7 @@ from aotbuild.cache.hub import Hub
 from aotbuild.cache.lockfile import Lock
 from aotbuild.cache.publish import publish
 from aotbuild.cache.store import Store
+from aotbuild.cli import main
 from aotbuild.errors import NoArtifactError, SourceError
 
 from . import making, nets
@@ -331,3 +333,48 @@ def test_load_takes_collections_of_allowed_owners_alone(
         load(path, nets.net(), owners=["us"])
     assert small_hub.log == []
     load(NAME, nets.net(), revision=commit, owners=["us", "org"])
+
+
+START = """
+import sys, types, torch, aotbuild
+from pathlib import Path
+sys.path.insert(0, {root!r})
+from tests.loaders import nets
+module, call = nets.net(seed=3), nets.call(return_dict=False)
+with torch.no_grad():
+    expected = module(**call)[0]
+    loaded = aotbuild.load(types.SimpleNamespace(net=module), Path({lock!r}), fallback="error")
+    torch.testing.assert_close(module(**call)[0], expected, rtol=1e-4, atol=1e-5)
+assert sum(loaded.metrics()["net"]["hits"].values()) == 1, loaded.report()
+"""
+
+
+@pytest.mark.parametrize("options", ["ro", "ro,noexec"])
+def test_start_writes_nothing_and_asks_nobody_after_prefetch(
+    small_hub: SmallHub, kit: Kit, tmp_path: Path, options: str
+) -> None:
+    unshare = ["unshare", "-m"] if os.geteuid() == 0 else ["unshare", "-Urm"]
+    if shutil.which("unshare") is None or subprocess.run([*unshare, "true"]).returncode:
+        pytest.skip("needs a mount namespace: unshare isn't there or isn't allowed")
+    kit.net()
+    push(kit)
+    path = lock(small_hub, tmp_path / "aotbuild.lock")
+    there, mounted, home = (tmp_path / n for n in ("there", "mounted", "home"))
+    assert main(["prefetch", str(path), "--store", str(there)]) == 0
+    for folder in (mounted, home):
+        folder.mkdir()
+    small_hub.log.clear()
+    bind = 'mount --bind "$THERE" "$AOTBUILD_STORE"'
+    remount = 'mount -o "remount,bind,$HOW" "$AOTBUILD_STORE"'
+    code = START.format(root=str(Path(__file__).parents[2]), lock=str(path))
+    environment = {
+        **os.environ, **settings(small_hub, home), "HF_HUB_OFFLINE": "1", "THERE": str(there),
+        "AOTBUILD_STORE": str(mounted), "HOW": options, "PYTHON": sys.executable, "CODE": code,
+    }  # fmt: skip
+    script = f'{bind} && {remount} && exec "$PYTHON" -c "$CODE"'
+    done = subprocess.run(
+        [*unshare, "sh", "-c", script], env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert list(home.iterdir()) == []
+    assert small_hub.log == []
