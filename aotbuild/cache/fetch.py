@@ -9,11 +9,12 @@ import logging
 import os
 from pathlib import Path
 
-from aotbuild.cache.artifact import Entry
+from aotbuild.cache.artifact import VERIFICATIONS, Entry
 from aotbuild.cache.files import FileRecord
 from aotbuild.cache.hub import Hub
 from aotbuild.cache.item import Item
 from aotbuild.cache.library import digest_of, open_file
+from aotbuild.cache.records import read_records
 from aotbuild.cache.store import Store
 from aotbuild.errors import IntegrityError
 
@@ -61,6 +62,27 @@ def fetch(hub: Hub, store: Store, repository: str, commit: str, item: Item) -> E
         )
     log.info("fetched %s from %s", item.folder, repository)
     return entry
+
+
+def fetch_records(
+    hub: Hub, store: Store, repository: str, commit: str, item: Item, entry: Entry
+) -> int:
+    """How many verification records the store hadn't got of an artifact that it has.
+
+    Raises:
+        SourceError, HubError, IntegrityError, StoreError: as `fetch`.
+    """
+    wanted = [f for f in item.files if f.name.startswith(VERIFICATIONS)]
+    missing = [f for f in wanted if not (entry.folder / f.name).exists()]
+    if not missing:
+        return 0
+    with store.staging() as root:
+        for file in missing:
+            _fetch_file(hub, repository, commit, item.folder, file, root)
+        records = list(read_records(root / item.folder / VERIFICATIONS, item.key))
+    for record in records:
+        store.add_verification(entry, record)
+    return len(records)
 
 
 def _fetch_file(

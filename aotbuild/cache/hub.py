@@ -203,11 +203,12 @@ def worded(what: str, error: Exception) -> AotbuildError:
 
 
 def _reason(error: Exception) -> str:
-    """The first sentence of the weightiest line that the client's error has."""
+    """What the client's error says, of several lines the first; all of a refused card."""
     cause = error.__cause__
-    text = str(cause if isinstance(cause, Exception) and str(cause).strip() else error)
+    own = isinstance(error, ValueError) or not isinstance(cause, Exception)
+    text = str(error if own or not str(cause).strip() else cause)
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    line = lines[0] if lines else type(error).__name__
+    line = " ".join(lines if own else lines[:1])[:400] or type(error).__name__
     return line if line.endswith(".") else f"{line}."
 
 

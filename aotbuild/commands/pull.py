@@ -10,7 +10,7 @@ import click
 from aotbuild import probe
 from aotbuild.cache.artifact import Entry
 from aotbuild.cache.collection import INDEX, Index
-from aotbuild.cache.fetch import fetch
+from aotbuild.cache.fetch import fetch, fetch_records
 from aotbuild.cache.hub import Hub
 from aotbuild.cache.item import Item
 from aotbuild.cache.lockfile import read_lock
@@ -77,6 +77,7 @@ def _bring(
     entries = []
     for item in items:
         entry = fetch(hub, store, repository, commit, item)
+        fetch_records(hub, store, repository, commit, item, entry)
         store.verify(entry)
         entries.append(entry)
         if not as_json:

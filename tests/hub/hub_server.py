@@ -73,7 +73,8 @@ class Front(Handler):
             return
         path, data = self.path_only, self.body()
         if path == "/api/validate-yaml":
-            self.json({"errors": [], "warnings": []})
+            errors = [{"message": m} for m in self.hub.card_errors]
+            self.json({"errors": errors, "warnings": []}, 400 if errors else 200)
         elif path == "/api/repos/create":
             self.create(json.loads(data))
         elif match := re.fullmatch(r"/api/models/([^/]+/[^/]+)/preupload/([^/]+)", path):

@@ -56,6 +56,7 @@ class SmallHub:
         self.log: list[tuple[str, str, str | None]] = []
         self.faults: list[Fault] = []
         self.tokens: set[str] = {"hf_test"}
+        self.card_errors: list[str] = []
         self.url = self.cdn = ""
 
     def fetched(self) -> list[str]:

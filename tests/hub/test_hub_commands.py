@@ -393,3 +393,39 @@ def test_doctor_judges_a_collection_by_its_index_alone(
     said = capsys.readouterr().out
     assert f"accepted  {entry.manifest.component}" in said
     assert commit in said
+
+
+def test_pull_brings_records_that_were_added_when_the_artifact_is_here(
+    small_hub: SmallHub, store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    entry = add(store)
+    run(capsys, "push", NAME, "--all", "--store", store.root)
+    there = Store(tmp_path / "there")
+    run(capsys, "pull", NAME, "--allow-unpinned", "--store", there.root)
+    store.add_verification(entry, record(entry.manifest.key))
+    run(capsys, "push", NAME, "--all", "--store", store.root)
+    run(capsys, "pull", NAME, "--allow-unpinned", "--store", there.root)
+    found = there.get(entry.manifest.key)
+    assert found is not None
+    assert there.verifications(found) == store.verifications(entry)
+
+
+def test_lockfile_holds_when_the_hub_shows_an_older_index(
+    small_hub: SmallHub, store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    add(store)
+    old = run(capsys, "push", NAME, "--all", "--store", store.root)["revision"]
+    newer = add(store, salt="newer")
+    now = run(capsys, "push", NAME, "--all", "--store", store.root)["revision"]
+    path = tmp_path / "aotbuild.lock"
+    run(capsys, "lock", NAME, newer.manifest.key, "--out", path)
+    commits = small_hub.repos[NAME].commits
+    commits[now]["aotbuild.json"] = commits[old]["aotbuild.json"]
+
+    fetched = run(capsys, "prefetch", path, "--store", tmp_path / "there")
+    assert [a["key"] for a in fetched["artifacts"]] == [newer.manifest.key]
+    commits[now] = commits[old]
+    assert main(["prefetch", str(path), "--store", str(tmp_path / "empty")]) == 2
+    assert "The Hub has no manifest.json" in capsys.readouterr().err.replace(
+        f"{newer.manifest.folder}/", ""
+    )

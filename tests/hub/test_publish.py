@@ -304,3 +304,12 @@ def test_push_gives_up_with_one_line_when_the_hub_fails_for_good(
         push(hub, add(store))
     assert "\n" not in str(caught.value)
     assert list(small_hub.repos[NAME].commits) == [small_hub.repos[NAME].head]
+
+
+def test_push_says_what_is_wrong_with_the_card_when_the_hub_refuses_it(
+    small_hub: SmallHub, hub: Hub, store: Store
+) -> None:
+    small_hub.card_errors.append('"license" must be one of these')
+    with pytest.raises(HubError, match=r"Invalid metadata.*must be one of these") as caught:
+        push(hub, add(store))
+    assert "\n" not in str(caught.value)
