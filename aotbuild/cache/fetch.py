@@ -10,15 +10,31 @@ import os
 from pathlib import Path
 
 from aotbuild.cache.artifact import VERIFICATIONS, Entry
+from aotbuild.cache.collection import INDEX, Index
 from aotbuild.cache.files import FileRecord
 from aotbuild.cache.hub import Hub
 from aotbuild.cache.item import Item
 from aotbuild.cache.library import digest_of, open_file
 from aotbuild.cache.records import read_records
 from aotbuild.cache.store import Store
-from aotbuild.errors import IntegrityError
+from aotbuild.errors import IntegrityError, ManifestError
 
 log = logging.getLogger(__name__)
+
+
+def fetch_index(hub: Hub, repository: str, commit: str) -> Index:
+    """The index of a collection at a commit; read anew where what the client cached isn't one.
+
+    Raises:
+        SourceError, HubError: there is none, or the Hub can't be reached.
+        ManifestError: it can't be used.
+    """
+    where = f"{INDEX} of {repository}"
+    try:
+        return Index.from_bytes(hub.read(repository, commit, INDEX), where=where)
+    except ManifestError as e:
+        log.warning("%s Asking the Hub again.", e)
+        return Index.from_bytes(hub.read(repository, commit, INDEX, again=True), where=where)
 
 
 def find_here(store: Store, item: Item) -> Entry | None:

@@ -78,12 +78,16 @@ class Hub:
             card=card,
         )
 
-    def read(self, repository: str, commit: str, name: str) -> bytes:
-        """A small file at a commit, from the client's own cache where it has been read before."""
+    def read(self, repository: str, commit: str, name: str, *, again: bool = False) -> bytes:
+        """A small file at a commit, from the client's own cache where it has been read before.
+
+        `again` asks the Hub, whatever the cache has.
+        """
         from huggingface_hub import hf_hub_download
 
         path = self._ask(
-            f"{name} of {repository}", lambda: hf_hub_download(repository, name, revision=commit)
+            f"{name} of {repository}",
+            lambda: hf_hub_download(repository, name, revision=commit, force_download=again),
         )
         return Path(path).read_bytes()
 

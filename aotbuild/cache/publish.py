@@ -14,6 +14,7 @@ from typing import Any
 from aotbuild.cache.artifact import VERIFICATIONS, Entry
 from aotbuild.cache.card import Facts, render
 from aotbuild.cache.collection import CARD, INDEX, Index, describe_entry
+from aotbuild.cache.fetch import fetch_index
 from aotbuild.cache.hub import BusyError, ConflictError, Hub, Repository
 from aotbuild.cache.item import Item
 from aotbuild.cache.records import read_records, record_bytes
@@ -122,8 +123,7 @@ def read_index(hub: Hub, there: Repository) -> Index:
     """The collection's index at the commit that was looked at; empty where it has none yet."""
     if INDEX not in there.files:
         return Index()
-    data = hub.read(there.name, there.commit, INDEX)
-    return Index.from_bytes(data, where=f"{INDEX} of {there.name}")
+    return fetch_index(hub, there.name, there.commit)
 
 
 def _prepare(item: Item, entry: Entry, theirs: Index, prepared: dict[str, Any]) -> None:

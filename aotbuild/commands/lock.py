@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from aotbuild import probe
-from aotbuild.cache.collection import INDEX, Index
+from aotbuild.cache.fetch import fetch_index
 from aotbuild.cache.hub import Hub
 from aotbuild.cache.lockfile import Lock
 from aotbuild.cache.pinning import check_owner, pinned
@@ -40,7 +40,7 @@ def lock(
     check_owner(repository, probe.allowed_owners())
     hub = Hub()
     commit = pinned(hub, repository, revision, allow_unpinned=True)
-    index = Index.from_bytes(hub.read(repository, commit, INDEX), where=f"{INDEX} of {repository}")
+    index = fetch_index(hub, repository, commit)
     chosen = selection.of(index.items, repository)
     check_trusted(chosen, trusted)
     Lock(repository=repository, revision=commit, items=chosen).write(out)

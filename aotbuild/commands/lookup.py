@@ -15,8 +15,9 @@ import click
 from aotbuild import probe
 from aotbuild.cache.artifact import Entry
 from aotbuild.cache.card import precision, verified_on
-from aotbuild.cache.collection import INDEX, Index, describe_entry
+from aotbuild.cache.collection import INDEX, describe_entry
 from aotbuild.cache.coverage import Machine, select
+from aotbuild.cache.fetch import fetch_index
 from aotbuild.cache.hub import Hub
 from aotbuild.cache.item import Item
 from aotbuild.cache.lockfile import read_lock
@@ -107,8 +108,7 @@ def open_source(hub: Hub, name: str) -> Source:
         there = hub.look(name)
         if INDEX not in there.files:
             raise SourceError(f"{name} isn't a collection: it has no {INDEX}.")
-        data = hub.read(name, there.commit, INDEX)
-        index = Index.from_bytes(data, where=f"{INDEX} of {name}")
+        index = fetch_index(hub, name, there.commit)
         return Source(name=name, commit=there.commit, items=index.items)
     path = Path(name).expanduser()
     if path.is_dir():

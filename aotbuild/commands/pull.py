@@ -9,8 +9,7 @@ import click
 
 from aotbuild import probe
 from aotbuild.cache.artifact import Entry
-from aotbuild.cache.collection import INDEX, Index
-from aotbuild.cache.fetch import fetch, fetch_records
+from aotbuild.cache.fetch import fetch, fetch_index, fetch_records
 from aotbuild.cache.hub import Hub
 from aotbuild.cache.item import Item
 from aotbuild.cache.lockfile import read_lock
@@ -42,7 +41,7 @@ def pull(
     check_owner(repository, probe.allowed_owners())
     hub = Hub()
     commit = pinned(hub, repository, revision, allow_unpinned=allow_unpinned)
-    index = Index.from_bytes(hub.read(repository, commit, INDEX), where=f"{INDEX} of {repository}")
+    index = fetch_index(hub, repository, commit)
     chosen = selection.of(index.items, repository)
     check_trusted(chosen, trusted)
     _bring(hub, Store(store), repository, commit, chosen, as_json=as_json)

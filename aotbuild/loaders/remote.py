@@ -14,8 +14,7 @@ from torch import nn
 
 from aotbuild import probe
 from aotbuild.cache.artifact import Entry
-from aotbuild.cache.collection import INDEX, Index
-from aotbuild.cache.fetch import fetch
+from aotbuild.cache.fetch import fetch, fetch_index
 from aotbuild.cache.hub import Hub
 from aotbuild.cache.item import Item
 from aotbuild.cache.lockfile import Lock
@@ -94,7 +93,7 @@ def open_remote(
     """
     hub = Hub()
     commit = pinned(hub, name, revision, allow_unpinned=allow_unpinned)
-    index = Index.from_bytes(hub.read(name, commit, INDEX), where=f"{INDEX} of {name}")
+    index = fetch_index(hub, name, commit)
     return Remote(repository=name, commit=commit, items=index.items, trusted=trusted, hub=hub)
 
 
