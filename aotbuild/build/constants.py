@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import operator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,15 +77,43 @@ def _used(program: torch.export.ExportedProgram) -> dict[str, torch.Tensor]:
 
 
 def _live(graph: torch.fx.Graph) -> set[torch.fx.Node]:
-    """The nodes that the output comes of. Lowering drops the others: a last block's text stream."""
+    """The nodes that the output comes of, be it by what they write into a tensor that it reads.
+
+    Lowering drops the others: a last block's text stream.
+    """
+    writers: dict[torch.fx.Node, list[torch.fx.Node]] = {}
+    for node in graph.nodes:
+        for written in _written(node):
+            writers.setdefault(_base(written), []).append(node)
     found: set[torch.fx.Node] = set()
     waiting = [graph.output_node()]
     while waiting:
         node = waiting.pop()
         if node not in found:
             found.add(node)
-            waiting += node.all_input_nodes
+            waiting += [*node.all_input_nodes, *writers.get(node, ())]
     return found
+
+
+def _written(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
+    """The arguments that `node` changes in place."""
+    schema = getattr(node.target, "_schema", None)
+    for index, argument in enumerate(schema.arguments if schema is not None else ()):
+        given = node.args[index] if index < len(node.args) else node.kwargs.get(argument.name)
+        written = argument.alias_info is not None and argument.alias_info.is_write
+        if written and isinstance(given, torch.fx.Node):
+            yield given
+
+
+def _base(node: torch.fx.Node) -> torch.fx.Node:
+    """The tensor that `node` is a view of, of however many views; itself where it's none."""
+    while node.args and isinstance(node.args[0], torch.fx.Node):
+        returns = getattr(getattr(node.target, "_schema", None), "returns", ())
+        aliased = any(r.alias_info is not None for r in returns)
+        if not aliased and node.target is not operator.getitem:
+            break
+        node = node.args[0]
+    return node
 
 
 def _constant(name: str, tensor: torch.Tensor, stock: nn.Module) -> Constant:
