@@ -35,7 +35,7 @@ LARGEST_DIFFERENCE = 1
     show_default=True,
     help="Folder for the picture.",
 )
-@click.option("--no-compile", is_flag=True, help="Leave torch.compile out: it takes a minute.")
+@click.option("--no-compile", is_flag=True, help="Leave torch.compile out: it takes a few minutes.")
 @store_option
 def demo(out: Path, no_compile: bool, store: Path) -> None:
     """Build `tiny` for this machine's CPU; run it eagerly and from artifacts; draw the difference.
