@@ -9,10 +9,11 @@ from aotbuild.build.request import STAGES
 from aotbuild.cache.artifact import Broken, Entry
 from aotbuild.cache.card import verified_on
 from aotbuild.cache.item import Item
+from aotbuild.cache.manifest import Manifest
 from aotbuild.cache.store import Store
 from aotbuild.commands.output import human_bytes
 
-HEADER = ("component", "calls", "target", "torch", "size", "verified", "key")
+HEADER = ("component", "calls", "weights", "target", "torch", "size", "verified", "key")
 
 
 def to_json(store: Store, entry: Entry) -> dict[str, Any]:
@@ -62,12 +63,20 @@ def row(store: Store, entry: Entry) -> tuple[str, ...]:
     return (
         manifest.component,
         first,
+        weights(manifest),
         manifest.target.arch,
         manifest.target.torch,
         human_bytes(sum(f.bytes for f in manifest.files)),
         verified,
         manifest.key[:12],
     )
+
+
+def weights(manifest: Manifest) -> str:
+    """What it binds: "float32", "float32 int8", "bfloat16 int8 packed"."""
+    words = [manifest.precision]
+    words += ["int8"] if any(c.rule.startswith("int8_rows/") for c in manifest.constants) else []
+    return " ".join([*words, *(["packed"] if manifest.packed is not None else [])])
 
 
 def is_verified(store: Store, entry: Entry) -> bool:

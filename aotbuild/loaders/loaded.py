@@ -177,6 +177,8 @@ def _unit_lines(unit: Unit) -> list[str]:
         lines[0] += f", {packed / 1e6:.1f} MB of packed constants, and no weights of its own"
     for artifact in unit.dispatcher.artifacts:
         kind = "dynamic" if artifact.manifest.signature.dynamic else "exact"
+        kind += " int8" if artifact.quantized else ""
+        kind += " packed" if artifact.manifest.packed is not None else ""
         seconds = artifact.load_s + artifact.weights_s + artifact.bind_s
         lines.append(
             f"  {artifact.key} {kind}, {next(artifact.manifest.signature.sizes(), 'no tensors')}, "

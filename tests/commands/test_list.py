@@ -1,0 +1,41 @@
+"""`list`, `show` and `explain` over artifacts of the tests' own: what tells them apart."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from artifacts import stage
+
+from aotbuild.cache.manifest import Constant
+from aotbuild.cache.store import Store
+from aotbuild.cli import main
+
+INT8 = Constant(
+    name="original0",
+    rule="int8_rows/1",
+    sources=("to_q.weight",),
+    shape=(4, 4),
+    dtype="int8",
+    stride=(4, 1),
+)
+
+
+def add(store: Store, **changes: object) -> str:
+    with store.staging() as root:
+        return store.add(stage(root, **changes)).manifest.key  # type: ignore[arg-type]
+
+
+def test_list_tells_int8_and_packed_artifacts_apart(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = Store(tmp_path / "store")
+    expected = {
+        add(store, salt="a")[:12]: "float32",
+        add(store, salt="b", constants=(INT8,))[:12]: "float32 int8",
+        add(store, salt="c", packed=b"x", constants=(INT8,))[:12]: "float32 int8 packed",
+    }
+    assert main(["list", "--store", str(store.root)]) == 0
+    header, *lines = capsys.readouterr().out.splitlines()
+    start, end = header.index("weights"), header.index("target")
+    assert {line.split()[-1]: line[start:end].strip() for line in lines} == expected
