@@ -16,7 +16,7 @@ from aotbuild.commands.opening import check_known, open_store
 from aotbuild.commands.output import human_bytes, json_option, print_json, store_option
 from aotbuild.errors import StoreError, UsageError
 
-_UNITS = {"kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "": 1}
+_UNITS = {"kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 
 
 @click.command()
@@ -68,14 +68,14 @@ def prune(
 
 
 def parse_size(text: str) -> int:
-    """Bytes of "5GB", "300 MB" or "1000".
+    """Bytes of "5GB" or "300 MB".
 
     Raises:
-        UsageError: it isn't a size.
+        UsageError: it isn't a size, or has no unit: a bare 1 may be meant as a gigabyte.
     """
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(kB|MB|GB|TB|)", text)
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(kB|MB|GB|TB)", text)
     if match is None:
-        raise UsageError(f"--max-size {text}: write a size like 500MB or 5GB.")
+        raise UsageError(f"--max-size {text}: write a size with its unit, like 500MB or 5GB.")
     return int(Decimal(match[1]) * _UNITS[match[2]])
 
 

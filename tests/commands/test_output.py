@@ -35,14 +35,15 @@ def test_seconds_have_three_figures_when_written(seconds: float, text: str) -> N
     assert human_seconds(seconds) == text
 
 
-@pytest.mark.parametrize(("text", "count"), [("5GB", 5 * 10**9), ("1.5 MB", 1_500_000), ("7", 7)])
+@pytest.mark.parametrize(("text", "count"), [("5GB", 5 * 10**9), ("1.5 MB", 1_500_000), ("0kB", 0)])
 def test_size_is_bytes_when_read(text: str, count: int) -> None:
     assert parse_size(text) == count
 
 
-def test_size_is_refused_when_its_unit_is_unknown() -> None:
-    with pytest.raises(UsageError, match="5GB"):
-        parse_size("5 parsecs")
+@pytest.mark.parametrize("text", ["5 parsecs", "1", "0", "GB"])
+def test_size_is_refused_when_its_unit_is_unknown_or_missing(text: str) -> None:
+    with pytest.raises(UsageError, match="with its unit, like 500MB or 5GB"):
+        parse_size(text)
 
 
 def test_table_has_aligned_columns_and_no_trailing_space(

@@ -367,7 +367,7 @@ def test_prune_keeps_what_a_lockfile_names(
     path = tmp_path / "aotbuild.lock"
     run(capsys, "lock", NAME, "--out", path)
     gone = add(store, salt="b")
-    pruned = run(capsys, "prune", "--max-size", "0", "--keep", path, "--store", store.root)
+    pruned = run(capsys, "prune", "--max-size", "0kB", "--keep", path, "--store", store.root)
     assert [r["key"] for r in pruned["removed"]] == [gone.manifest.key]
     assert [e.folder for e in store.entries()] == [kept.folder]
 
