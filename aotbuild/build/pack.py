@@ -99,6 +99,7 @@ def pack(
     files = find_weights(Path(source.folder), recorded.component)
     module = recorded.cast(_load(files, recorded))
     record = write_constants(module, constants, folder)
+    (folder / PACKED).chmod(0o444)  # it is mapped while it serves
     if files.digest() != source.digest:
         raise BuildError(f"The weights in {files.folder} changed meanwhile. Run the command again.")
     return Packed(

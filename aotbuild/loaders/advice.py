@@ -22,6 +22,8 @@ def build_command(manifests: Sequence[Manifest], call: dict[str, Any]) -> str:
         words += ["--dtype", str(dtype)]
     if any(c.rule == INT8_ROWS for c in manifest.constants):
         words += ["--quant", "int8dq"]
+    if manifest.packed is not None:
+        words += ["--checkpoint", "FOLDER", "--pack-weights"]
     return " ".join(words + _size(manifest, call))
 
 

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from aotbuild.cache.key import json_differences
-from aotbuild.errors import ReleasedError
+from aotbuild.errors import ReleasedError, UsageError
 from aotbuild.loaders.freeing import Freeing
 from aotbuild.loaders.snapshot import Snapshot
 from aotbuild.loaders.state import State, current_backend, module_state
@@ -180,3 +180,20 @@ def precision_of(module: nn.Module) -> str:
             counts[tensor.dtype] = counts.get(tensor.dtype, 0) + tensor.numel()
     most = max(counts, key=lambda dtype: counts[dtype], default=torch.float32)
     return str(most).removeprefix("torch.")
+
+
+def named_device(device: str | torch.device) -> torch.device:
+    """`device` as tensors name it: a GPU with its index, the CPU without.
+
+    Raises:
+        UsageError: it is no device, or there is no such GPU.
+    """
+    try:
+        found = torch.device(device)
+    except (RuntimeError, TypeError) as e:
+        raise UsageError(f"device={device!r} is no device: write 'cpu', 'cuda' or 'cuda:0'.") from e
+    if found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count():
+        raise UsageError(f"device={device!r}: torch {torch.__version__} sees no such GPU here.")
+    if str(found) == "cuda":
+        return torch.device("cuda", torch.cuda.current_device())
+    return torch.device("cpu") if found.type == "cpu" else found

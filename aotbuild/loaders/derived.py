@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from aotbuild.loaders.pages import MappedFiles, trim_heap
 from aotbuild.loaders.rules import int8_rows, real_pairs
+from aotbuild.loaders.seen import Seen, seen_now, version_of
 
 Path = tuple[str, ...]
 _ALIGNMENT_BYTES = 64
@@ -24,29 +25,12 @@ and a layer's gap beside the next layer's copies would come to the whole module 
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
-    """A tensor as it was read: which, where, how laid out, how often changed in place, when."""
-
-    tensor: Tensor
-    pointer: int
-    stride: tuple[int, ...]
-    version: int
-    epoch: int
-
-    def same(self, other: _Seen) -> bool:
-        return self.tensor is other.tensor and (
-            (self.pointer, self.stride, self.version, self.epoch)
-            == (other.pointer, other.stride, other.version, other.epoch)
-        )
-
-
-@dataclass(frozen=True, slots=True)
 class _Made:
     """Data and scales, and what they were made of."""
 
     data: Tensor
     scale: Tensor
-    seen: tuple[_Seen, ...]
+    seen: tuple[Seen, ...]
     rows: tuple[int, ...]
 
 
@@ -57,6 +41,7 @@ class _Freed:
     tensor: Tensor
     shape: tuple[int, ...]
     bytes: int
+    version: int
     data: Tensor
     scale: Tensor
 
@@ -73,7 +58,7 @@ class Derived:
     def __init__(self) -> None:
         self.free: frozenset[str] = frozenset()
         self._made: dict[Path, _Made] = {}
-        self._copied: dict[str, tuple[_Seen, Tensor]] = {}
+        self._copied: dict[str, tuple[Seen, Tensor]] = {}
         self._freed: dict[str, _Freed] = {}
         self._mapped: MappedFiles | None = None
         self._untrimmed = 0
@@ -100,6 +85,16 @@ class Derived:
         """The shape of the weight at `path`, also where it was freed."""
         freed = self._record(path, value)
         return tuple(value.shape) if freed is None else freed.shape
+
+    def fault(self, path: str, value: Tensor) -> str | None:
+        """What is wrong with the weight at `path` where it was freed: nobody can change it then."""
+        freed = self._record(path, value)
+        if freed is None or version_of(value) == freed.version:
+            return None
+        return (
+            f"{path} was changed in place after it had been freed, which changed nothing: give it "
+            "whole values by load_state_dict, or load the pipeline again"
+        )
 
     def quantized(
         self, sources: Path, values: Sequence[Tensor], epoch: int
@@ -128,7 +123,7 @@ class Derived:
         if there and value.data_ptr() % _ALIGNMENT_BYTES == 0:
             self._copied.pop(path, None)
             return real_pairs(value)
-        seen = _seen(value, epoch)
+        seen = seen_now(value, epoch)
         before = self._copied.get(path)
         if before is not None and before[0].same(seen):
             return before[1]
@@ -155,7 +150,8 @@ class Derived:
             if freed.tensor.numel() or not isinstance(value, Tensor):
                 continue
             if tuple(value.shape) == freed.shape:
-                freed.tensor.data = value.detach().to(freed.tensor.device, freed.tensor.dtype)
+                to, dtype = freed.tensor.device, freed.tensor.dtype
+                freed.tensor.data = value.detach().to(to, dtype, copy=True)
 
     def clear(self) -> None:
         """Forget everything that was made."""
@@ -168,14 +164,19 @@ class Derived:
         freed = self._freed.get(path)
         return freed if freed is not None and freed.tensor is value and not value.numel() else None
 
-    def _look(self, sources: Path, values: Sequence[Tensor], epoch: int) -> tuple[_Seen, ...]:
+    def _look(self, sources: Path, values: Sequence[Tensor], epoch: int) -> tuple[Seen, ...]:
         seen = []
         for path, value in zip(sources, values, strict=True):
             freed = self._record(path, value)
-            seen.append(_seen(value, epoch) if freed is None else _Seen(freed.data, 0, (), 0, 0))
+            held = path not in self.free  # what is freed must let go of its memory
+            seen.append(
+                seen_now(value, epoch, hold=held)
+                if freed is None
+                else Seen(freed.data, 0, (), 0, 0)
+            )
         return tuple(seen)
 
-    def _make(self, sources: Path, values: Sequence[Tensor], seen: tuple[_Seen, ...]) -> _Made:
+    def _make(self, sources: Path, values: Sequence[Tensor], seen: tuple[Seen, ...]) -> _Made:
         with torch.inference_mode(False), torch.no_grad():
             freed = [self._record(p, v) for p, v in zip(sources, values, strict=True)]
             rows = tuple(
@@ -206,8 +207,9 @@ class Derived:
             freed = self._record(path, value)
             if freed is None and path in self.free:
                 size = value.numel() * value.element_size()
-                freed = _Freed(value, tuple(value.shape), size, data, scale)
+                shape = tuple(value.shape)
                 self._empty(value, size)
+                freed = _Freed(value, shape, size, version_of(value), data, scale)
             elif freed is None or _shared(freed.data, data):
                 continue
             self._freed[path] = replace(freed, data=data, scale=scale)
@@ -228,11 +230,6 @@ class Derived:
 
 def _shared(left: Tensor, right: Tensor) -> bool:
     return left.untyped_storage().data_ptr() == right.untyped_storage().data_ptr()
-
-
-def _seen(tensor: Tensor, epoch: int) -> _Seen:
-    version = 0 if tensor.is_inference() else tensor._version
-    return _Seen(tensor, tensor.data_ptr(), tuple(tensor.stride()), version, epoch)
 
 
 def _aligned(tensor: Tensor) -> Tensor:

@@ -217,7 +217,9 @@ class Dispatcher:
             self.fallbacks[miss.kind] = self.fallbacks.get(miss.kind, 0) + 1
             self.last_reason[miss.kind] = miss.reason
         help_ = ""
-        if miss.kind == "call" and (first or self._strict):
+        if miss.reason.startswith("return_dict is True"):
+            help_ = " Pass return_dict=False, as pipelines do."
+        elif miss.kind == "call" and (first or self._strict):
             command = advice.build_command([a.manifest for a in self.artifacts], call or {})
             help_ = f" To cover such calls: {command}"
         if self._strict:

@@ -15,6 +15,8 @@ from aotbuild.errors import ReleasedError
 from aotbuild.loaders.rules import INT8_ROWS
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from aotbuild.loaders.artifact import Artifact
     from aotbuild.loaders.component import Component
 
@@ -71,12 +73,12 @@ class Freeing:
         Raises:
             ReleasedError: it is too late.
         """
-        with self._lock:
-            self._artifacts = ()
-            self._component.weights.derived.free = frozenset()
         with self._component.gate.alone():
             if self.freed:
                 raise self.refusal("restore()")
+            with self._lock:
+                self._artifacts = ()
+                self._component.weights.derived.free = frozenset()
 
     def refusal(self, what: str) -> ReleasedError:
         """That `what` can't be, as weights are gone; and what can be done."""
@@ -106,16 +108,24 @@ class Freeing:
             derived.free = paths
         module = self._component.module
         module.register_load_state_dict_pre_hook(derived.refill)  # type: ignore[no-untyped-call]
-        module.register_state_dict_pre_hook(self._refuse_saving)  # type: ignore[no-untyped-call]
+        for owner in {path.rpartition(".")[0] for path in paths}:
+            found = module.get_submodule(owner)
+            found.register_state_dict_pre_hook(self._refuse_saving)  # type: ignore[no-untyped-call]
         self._bind()
         return True
 
-    def __deepcopy__(self, memo: dict[int, object]) -> NoReturn:
-        raise self.refusal(f"a copy of {self._component.name}")
-
-    def _refuse_saving(self, *_: object) -> None:
-        """Before `state_dict()`, which would hand out empty weights for somebody to save."""
+    def __deepcopy__(self, memo: dict[int, object]) -> Freeing:
+        """A layer's copy: refused while weights are gone, else one that watches over the same."""
         if self.freed:
+            raise self.refusal(f"a copy of {self._component.name}")
+        return self
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise self.refusal(f"pickling {self._component.name}")
+
+    def _refuse_saving(self, module: nn.Module, *_: object) -> None:
+        """Before `state_dict()`, which would hand out empty weights for somebody to save."""
+        if any(p is not None and not p.numel() for p in module._parameters.values()) and self.freed:
             raise self.refusal("state_dict()")
 
     def _bind(self) -> None:

@@ -194,7 +194,13 @@ class Judge:
         if not same_strides(constant.shape, contiguous(constant.shape), constant.stride):
             return _not_contiguous(constant)
         pairs = zip(constant.sources, values, strict=True)
-        shapes = [self._weights.derived.shape(path, value) for path, value in pairs]
+        derived = self._weights.derived
+        faults = [
+            f for p, v in zip(constant.sources, values, strict=True) if (f := derived.fault(p, v))
+        ]
+        if faults:
+            return faults[0]
+        shapes = [derived.shape(path, value) for path, value in pairs]
         columns = {math.prod(shape[1:]) for shape in shapes if len(shape) > 1}
         width = 1 if constant.dtype == "float32" else next(iter(columns), 0)
         found = (sum(shape[0] for shape in shapes if shape), width)

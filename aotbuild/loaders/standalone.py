@@ -22,7 +22,7 @@ from aotbuild.cache.files import Parameter
 from aotbuild.cache.manifest import Manifest
 from aotbuild.cache.store import Store
 from aotbuild.errors import NoArtifactError, UsageError
-from aotbuild.loaders.component import Component
+from aotbuild.loaders.component import Component, named_device
 from aotbuild.loaders.fitting import Fitted, fit, packed_entries, state_for
 from aotbuild.loaders.loaded import Loaded, Rejection
 from aotbuild.loaders.opening import open_source
@@ -127,8 +127,10 @@ def load_component(
         NoArtifactError: with every rejection, where none serves.
         LoadError: packed constants of several checkpoints, and no `checkpoint`.
     """
-    if num_runners < 1:
-        raise UsageError(f"num_runners={num_runners}: at least 1 is needed.")
+    if type(num_runners) is not int or num_runners < 1:
+        raise UsageError(f"num_runners={num_runners!r}: a whole number from 1 on is needed.")
+    if component is not None and not isinstance(component, str):
+        raise UsageError(f"component={component!r}: name it by text, 'unet' or 'vae.decode'.")
     opened = open_source(
         source, revision, allow_unpinned=allow_unpinned, keys=trusted_keys, owners=owners
     )
@@ -138,7 +140,7 @@ def load_component(
         entries = opened.offers
     else:
         entries, rejections = listed(opened)
-    label = component if component is not None else _only(entries, opened)
+    label = component if component is not None else _only(entries, opened, rejections)
     name = label.partition(".")[0]
     options = Options(
         store=Store(Path(store) if store is not None else probe.default_store()),
@@ -150,13 +152,13 @@ def load_component(
     )
     found = Fitted()
     if isinstance(opened, Remote):
-        facts = partial(_own_facts, device=_on(device))
-        packed = fetched_packed(opened, label, facts, _on(device), options, found)
+        facts = partial(_own_facts, device=named_device(device))
+        packed = fetched_packed(opened, label, facts, named_device(device), options, found)
     else:
         local = [e for e in entries if isinstance(e, Entry)]
         mine = [e for e in local if is_unit_of(e.manifest.component, label)]
         packed = packed_entries(name, mine, options, found)
-    stand_in = _stand_in(name, packed, _on(device), options, found) if packed else None
+    stand_in = _stand_in(name, packed, named_device(device), options, found) if packed else None
     rejections = [r for r in rejections if r.unit.startswith(name)] + found.rejections
     if stand_in is None or not found.units:
         why = "\n".join(f"  {r.unit} {r}" for r in rejections) or f"  {opened} has none for it"
@@ -165,10 +167,15 @@ def load_component(
     return stand_in
 
 
-def _only(entries: Iterable[Entry | Offer], source: Path | Remote) -> str:
+def _only(
+    entries: Iterable[Entry | Offer], source: Path | Remote, rejections: list[Rejection]
+) -> str:
     """The one component of which there are packed artifacts."""
     found = {e.manifest.component for e in entries if e.manifest.packed is not None}
     names = sorted({label.partition(".")[0] for label in found})
+    if not names and rejections:
+        why = "\n".join(f"  {r.unit} {r}" for r in rejections)
+        raise NoArtifactError(f"No packed artifact of {source} can be used:\n{why}")
     if len(names) != 1:
         what = f"of {', '.join(names)}; say which with component=" if names else "of nothing"
         raise UsageError(
@@ -176,12 +183,6 @@ def _only(entries: Iterable[Entry | Offer], source: Path | Remote) -> str:
             + ("" if names else " `aotbuild build --pack-weights` packs some.")
         )
     return names[0]
-
-
-def _on(device: str | torch.device) -> torch.device:
-    """`device` with its index, as tensors name it."""
-    found = torch.device(device)
-    return torch.device("cuda", torch.cuda.current_device()) if str(found) == "cuda" else found
 
 
 def _stand_in(

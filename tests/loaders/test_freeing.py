@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 import subprocess
 import sys
 import threading
@@ -282,3 +283,62 @@ def test_an_uncovered_call_is_told_to_build_for_int8_when_the_artifact_is(
     call = {**quantized.call(), "sample": torch.zeros(2, 4, 24, 24)}
     with pytest.raises(SignatureMismatch, match="--quant int8dq"):
         module(**call)
+
+
+@pytest.mark.parametrize("change", ["mul_", "zero_", "fill"])
+def test_a_freed_weight_changed_in_place_is_refused_and_well_again_once_loaded(
+    freed: tuple[Any, aotbuild.Loaded], change: str
+) -> None:
+    module, _ = freed
+    call = quantized.call()
+    with torch.no_grad():
+        weight = module.to_q.weight
+        {"mul_": lambda: weight.mul_(3), "zero_": weight.zero_, "fill": lambda: weight.fill_(1)}[
+            change
+        ]()
+        with pytest.raises(SignatureMismatch, match="changed in place after it had been freed"):
+            module(**call)
+        other = quantized.stock(seed=8)
+        module.load_state_dict(other.state_dict())
+        other.lost = module.lost.clone()
+        expected = quantized.torchaos(other)(**call)[0]
+        assert error(module(**call)[0], expected) < 5e-3
+
+
+def test_loaded_values_stay_their_owners_when_weights_had_been_freed(
+    freed: tuple[Any, aotbuild.Loaded],
+) -> None:
+    module, _ = freed
+    first = quantized.stock(seed=8).state_dict()
+    kept = {n: t.clone() for n, t in first.items()}
+    for values in (first, quantized.stock(seed=9).state_dict(), first):
+        module.load_state_dict(values)
+    assert all(torch.equal(first[n], t) for n, t in kept.items())
+    other = quantized.stock(seed=8)
+    other.lost = module.lost.clone()
+    with torch.no_grad():
+        expected = quantized.torchaos(other)(**quantized.call())[0]
+        assert error(module(**quantized.call())[0], expected) < 5e-3
+
+
+def test_empty_weights_of_a_layer_are_not_handed_out_either(
+    freed: tuple[Any, aotbuild.Loaded],
+) -> None:
+    module, _ = freed
+    for hand_out in (module.to_q.state_dict, lambda: copy.deepcopy(module.to_q)):
+        with pytest.raises(ReleasedError, match="were freed"):
+            hand_out()
+    with pytest.raises(ReleasedError, match="pickling"):
+        pickle.dumps(module.to_q)
+
+
+def test_weights_loaded_after_a_refused_restore_are_freed_again(
+    freed: tuple[Any, aotbuild.Loaded],
+) -> None:
+    module, loaded = freed
+    with pytest.raises(ReleasedError):
+        loaded.restore()
+    module.load_state_dict(quantized.stock(seed=8).state_dict())
+    with torch.no_grad():
+        module(**quantized.call())
+    assert loaded.metrics()["net"]["freed_bytes"] == 64 * 16 * 4

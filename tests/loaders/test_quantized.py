@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -175,3 +176,18 @@ def test_an_unverified_int8_artifact_passes_its_check_against_unquantized_eager(
     assert "first call agreed with eager" in loaded.report()
     assert not torch.equal(module(**quantized.call())[0], eagers(module))
     assert hits(loaded) == 2
+
+
+def test_new_memory_at_the_old_address_is_not_taken_for_the_old(kit: Kit) -> None:
+    quantized.write(kit)
+    module = quantized.stock()
+    kit.load(net=module)
+    call = quantized.call()
+    with torch.no_grad():
+        for seed in range(12):
+            module(**call)
+            values = quantized.stock(seed=seed).mix.weight.detach()
+            module.mix.weight.data = torch.empty(0)
+            module.mix.weight.data = values.clone()
+            expected = quantized.torchaos(copy.deepcopy(module))(**call)[0]
+            assert error(module(**call)[0], expected) < 5e-3
