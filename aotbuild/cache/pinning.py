@@ -25,8 +25,13 @@ def check_owner(repository: str, owners: Collection[str] | None) -> None:
         )
 
 
-def pinned(hub: Hub, name: str, revision: str | None, *, allow_unpinned: bool) -> str:
+def pinned(
+    hub: Hub, name: str, revision: str | None, *, allow_unpinned: bool, shell: bool = False
+) -> str:
     """The commit that `revision` is, or that it stands for now where that is allowed.
+
+    Args:
+        shell: word the refusal in options of the command line, not in Python's arguments.
 
     Raises:
         SourceError: it isn't one; the error has the current one in a line to paste.
@@ -35,15 +40,20 @@ def pinned(hub: Hub, name: str, revision: str | None, *, allow_unpinned: bool) -
         return revision
     if allow_unpinned:
         return hub.look(name, revision).commit
-    said = "no revision" if revision is None else f"revision={revision!r}, which may move"
+    loose = "--allow-unpinned" if shell else "allow_unpinned=True"
+    said = "no revision" if revision is None else f"{_spelt(revision, shell)}, which may move"
     try:
-        now = f"now it is at\n    revision={_present(hub, name, revision)!r}"
+        now = f"now it is at\n    {_spelt(_present(hub, name, revision), shell)}"
     except HubError as e:
         now = f"what it is at now isn't known: {e}"
     raise SourceError(
         f"{name} is named with {said}. An artifact is native code, so a whole commit must say "
-        f"which is meant (or allow_unpinned=True, whichever it is then); {now}"
+        f"which is meant (or {loose}, whichever it is then); {now}"
     )
+
+
+def _spelt(revision: str, shell: bool) -> str:
+    return f"--revision {revision}" if shell else f"revision={revision!r}"
 
 
 def _present(hub: Hub, name: str, revision: str | None) -> str:

@@ -40,7 +40,7 @@ def pull(
     """Bring artifacts of the collection REPO into the store: those that are named, or all."""
     check_owner(repository, probe.allowed_owners())
     hub = Hub()
-    commit = pinned(hub, repository, revision, allow_unpinned=allow_unpinned)
+    commit = pinned(hub, repository, revision, allow_unpinned=allow_unpinned, shell=True)
     index = fetch_index(hub, repository, commit)
     chosen = selection.of(index.items, repository)
     check_trusted(chosen, trusted)
