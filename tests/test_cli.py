@@ -45,7 +45,8 @@ def test_command_explains_itself_when_asked(name: str, capsys: pytest.CaptureFix
 
 
 WRONG_CALLS = {
-    "no such command": (("bild",), "No such command 'bild'"),
+    "no such command": (("blah",), "No such command 'blah'"),
+    "a misspelt command": (("verfy",), "No such command 'verfy': did you mean verify?"),
     "no recipe": (("build", "--gpu", "cpu"), "Missing argument"),
     "no gpu": (("build", "tiny"), "--gpu"),
     "unknown recipe": (("build", "sdx", "--gpu", "cpu"), "Did you mean sdxl?"),
@@ -65,13 +66,22 @@ WRONG_CALLS = {
         "smallest:largest",
     ),
     "a checkpoint that isn't": (
-        ("plan", "tiny", "--gpu", "cpu", "--checkpoint", "./none"),
+        ("plan", "tiny", "--gpu", "cpu", "--checkpoint", "."),
         "model_index.json",
     ),
+    "no folder of a checkpoint": (
+        ("plan", "tiny", "--gpu", "cpu", "--checkpoint", "./none"),
+        "There is no folder ./none",
+    ),
+    "no folder to pack": (
+        ("build", "tiny", "--gpu", "cpu", "--checkpoint", "./none", "--pack-weights"),
+        "There is no folder ./none",
+    ),
+    "tuning a CPU": (("plan", "tiny", "--gpu", "cpu", "--tune"), "--tune measures on a GPU"),
     "neither folder nor repository": (("recipes", "new", "./none"), "neither a folder"),
     "nothing to prune": (("prune",), "--dry-run"),
     "no size": (("prune", "--max-size", "much"), "500MB"),
-    "no folder": (("doctor", "./none"), "isn't a lockfile"),
+    "no folder": (("doctor", "./none"), "There is no folder or lockfile none"),
     "no store to list": (("list", "--store", "./none"), "There is no store at"),
     "no store to judge": (("doctor", "--store", "./none"), "There is no store at"),
     "no store to prune": (("prune", "--broken", "--store", "./none"), "There is no store at"),
@@ -172,6 +182,15 @@ def test_list_names_what_is_broken_when_something_is(
     (broken,) = json.loads(capsys.readouterr().out)["broken"]
     assert broken["path"] == str(folder)
     assert broken["reason"]
+
+
+def test_doctor_advises_a_build_for_the_cpu_when_there_is_no_gpu(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("doctor", "--store", str(tmp_path)) == 0
+    said = capsys.readouterr().out
+    wanted = "cpu" if said.startswith("target    cpu") else "auto"
+    assert f"`aotbuild build RECIPE --gpu {wanted}` makes some" in said
 
 
 def test_doctor_says_what_this_machine_is_when_there_is_nothing_to_judge(

@@ -10,6 +10,25 @@ from aotbuild.errors import RecipeError
 from aotbuild.recipe import Recipe
 
 
+def local_folder(checkpoint: str | None) -> Path | None:
+    """The folder that `checkpoint` names; None for a repository on the Hub, or where it is None.
+
+    Raises:
+        RecipeError: it is spelt like a folder, and there is none.
+    """
+    if checkpoint is None:
+        return None
+    folder = Path(checkpoint).expanduser()
+    if folder.is_dir():
+        return folder.absolute()
+    if checkpoint.startswith(("/", "./", "../", "~")):
+        raise RecipeError(
+            f"There is no folder {checkpoint}: --checkpoint takes a diffusers folder, or a "
+            "repository ORG/NAME on the Hub."
+        )
+    return None
+
+
 def resolve_checkpoint(recipe: Recipe, checkpoint: str | None) -> Recipe:
     """`recipe` with the configs of `checkpoint` as its architecture, and its name and revision.
 
@@ -22,8 +41,9 @@ def resolve_checkpoint(recipe: Recipe, checkpoint: str | None) -> Recipe:
     """
     if checkpoint is None:
         return recipe
-    if checkpoint.startswith(("/", "./", "../", "~")) or Path(checkpoint).is_dir():
-        folder, name, revision = Path(checkpoint).expanduser().absolute(), None, None
+    local = local_folder(checkpoint)
+    if local is not None:
+        folder, name, revision = local, None, None
     else:
         folder, name = fetch_configs(checkpoint), checkpoint
         revision = folder.name

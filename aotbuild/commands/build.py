@@ -46,6 +46,8 @@ def build(*, as_json: bool, out: Path | None, **options: Any) -> None:
         print_json({"target": target.to_json(), "artifacts": [b.to_json() for b in built]})
     else:
         _print_built(built)
+        if out is not None:
+            click.echo(f"copied to {out}, which `aotbuild.load` takes")
 
 
 @click.command(short_help="Say what `build` would compile, and what the store already has.")

@@ -81,7 +81,8 @@ def doctor(source: str | None, store: Path, as_json: bool) -> None:
     for b in broken:
         click.echo(f"broken    {b.reason}")
     if not found:
-        click.echo("no artifacts there; `aotbuild build RECIPE --gpu auto` makes some")
+        gpu = "cpu" if machine.target.device == "cpu" else "auto"
+        click.echo(f"no artifacts there; `aotbuild build RECIPE --gpu {gpu}` makes some")
 
 
 def toolchain() -> str:

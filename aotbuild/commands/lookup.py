@@ -113,6 +113,11 @@ def open_source(hub: Hub, name: str) -> Source:
     path = Path(name).expanduser()
     if path.is_dir():
         return Source(name=name, commit=None, items=stored(Store(path)))
+    if not path.exists():
+        raise SourceError(
+            f"There is no folder or lockfile {path}. `aotbuild build RECIPE --gpu cpu "
+            f"--out {path}` makes a folder of artifacts, `aotbuild lock REPO` a lockfile."
+        )
     lock = read_lock(path)
     return Source(name=name, commit=lock.revision, items=lock.items)
 

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import click
 
+from aotbuild.build.checkpoint import local_folder
 from aotbuild.build.pack import check_checkpoint
 from aotbuild.build.request import BuildRequest
 from aotbuild.cache.weight_files import find_weights
@@ -101,6 +102,11 @@ def make_request(arguments: Arguments) -> BuildRequest:
     dynamic = _range(arguments.dynamic)
     for resolution in (*resolutions, *(dynamic or ())):
         _check_resolution(resolution, recipe)
+    if arguments.tune and arguments.gpu in ("cpu", *CPU_LEVELS):
+        raise UsageError(
+            f"--tune measures on a GPU, and --gpu {arguments.gpu} builds for a CPU. Leave it out."
+        )
+    local_folder(arguments.checkpoint)
     if arguments.pack_weights:
         checkpoint = check_checkpoint(arguments.checkpoint)
         for name in recipe.components:

@@ -93,6 +93,8 @@ def explain(key: str, other: str, store: Path, as_json: bool) -> None:
     if not found:
         click.echo(f"Nothing: both are {ours.key}.")
         return
+    if ours.component != theirs.component:
+        click.echo(f"Artifacts of two components, {ours.component} and {theirs.component}:")
     for path, a, b in found:
         click.echo(f"{path}: {_short(a)} -> {_short(b)}")
 

@@ -39,3 +39,14 @@ def test_list_tells_int8_and_packed_artifacts_apart(
     header, *lines = capsys.readouterr().out.splitlines()
     start, end = header.index("weights"), header.index("target")
     assert {line.split()[-1]: line[start:end].strip() for line in lines} == expected
+
+
+def test_explain_says_first_that_the_components_differ_when_they_do(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = Store(tmp_path / "store")
+    keys = [add(store, salt="a"), add(store, salt="b", component="vae.decode")]
+    assert main(["explain", *keys, "--store", str(store.root)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "Artifacts of two components, unet and vae.decode:"
+    assert lines[1].startswith("options.salt")

@@ -192,8 +192,10 @@ def test_pull_shows_the_commit_to_paste_when_the_revision_is_none(
     add(store)
     commit = run(capsys, "push", NAME, "--all", "--store", store.root)["revision"]
     for arguments in ([], ["--revision", "main"]):
-        assert f"revision={commit!r}" in fail(capsys, "pull", NAME, *arguments)
-    assert f"revision={commit!r}" in fail(capsys, "pull", NAME, "--revision", commit[:12])
+        said = fail(capsys, "pull", NAME, *arguments)
+        assert f"--revision {commit}" in said
+        assert "--allow-unpinned" in said
+    assert f"--revision {commit}" in fail(capsys, "pull", NAME, "--revision", commit[:12])
     pulled = run(capsys, "pull", NAME, "--allow-unpinned", "--store", store.root)
     assert pulled["revision"] == commit
 
@@ -320,7 +322,7 @@ def test_lookup_is_refused_when_the_source_is_no_collection(
     asked = ["lookup", "sdxl", "--gpu", "a100", "--store", tmp_path, "--from"]
     assert "isn't a collection" in fail(capsys, *asked, "org/model")
     assert "no repository org/none" in fail(capsys, *asked, "org/none")
-    assert "isn't a lockfile" in fail(capsys, *asked, tmp_path / "none")
+    assert "no folder or lockfile" in fail(capsys, *asked, tmp_path / "none")
 
 
 def test_lookup_takes_less_than_two_seconds_when_the_collection_has_500(

@@ -117,7 +117,8 @@ def test_out_is_a_source_to_load_from_when_build_copied_there(
     tiny: Tiny, say: Any, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
-    say("build", "tiny", "--gpu", "cpu", "--out", str(out))
+    said = say("build", "tiny", "--gpu", "cpu", "--out", str(out))
+    assert said.endswith(f"copied to {out}, which `aotbuild.load` takes\n")
     pipeline = random_pipeline(load_recipe("tiny"))
     loaded = aotbuild.load(pipeline, out, store=tmp_path / "libraries", fallback="error")
     assert set(loaded.metrics()) == {"unet", "vae.decode"}
