@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from aotbuild.cache.hub import fetch_configs
-from aotbuild.errors import RecipeError
+from aotbuild.errors import BuildError, RecipeError
 from aotbuild.recipe import Recipe
 
 
@@ -53,3 +56,27 @@ def resolve_checkpoint(recipe: Recipe, checkpoint: str | None) -> Recipe:
             "has one. Convert single files with diffusers' from_single_file and save_pretrained."
         )
     return replace(recipe, architecture=str(folder), checkpoint=name, revision=revision)
+
+
+@contextmanager
+def naming_its_class(
+    checkpoint: str | None, recipe: Recipe, configs: Mapping[str, Mapping[str, Any]]
+) -> Iterator[None]:
+    """Add to a rehearsal's error that `checkpoint` is for a pipeline the recipe doesn't run.
+
+    Args:
+        recipe: the whole one, with all its variants. configs: those of the checkpoint.
+
+    Raises:
+        RecipeError, BuildError: the one that was raised inside.
+    """
+    try:
+        yield
+    except (RecipeError, BuildError) as e:
+        theirs = configs.get("model_index", {}).get("_class_name")
+        if checkpoint is None or theirs is None or theirs in recipe.pipelines:
+            raise
+        raise type(e)(
+            f"{e} The checkpoint {checkpoint} is for {theirs}, and recipe {recipe.name} runs "
+            f"{' and '.join(recipe.pipelines)}: `aotbuild recipes` lists recipes for others."
+        ) from e

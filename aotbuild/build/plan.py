@@ -9,7 +9,7 @@ from typing import Any
 
 from aotbuild import probe
 from aotbuild.build.calls import RecordedCall
-from aotbuild.build.checkpoint import resolve_checkpoint
+from aotbuild.build.checkpoint import naming_its_class, resolve_checkpoint
 from aotbuild.build.compile import options_for
 from aotbuild.build.host import Toolchain, find_toolchain
 from aotbuild.build.job import Blueprint, Job
@@ -56,7 +56,8 @@ def plan(
         on_event(
             Event(stage="rehearse", component="", message=_label(job_recipe, variant, dynamic))
         )
-        rehearsals = _rehearse(job_recipe, configs, variant, dynamic)
+        with naming_its_class(request.checkpoint, recipe, configs):
+            rehearsals = _rehearse(job_recipe, configs, variant, dynamic)
         seconds = time.monotonic() - started
         on_event(Event(stage="rehearse", component="", seconds=seconds))
         called |= {*rehearsals[0].units, *rehearsals[0].others}

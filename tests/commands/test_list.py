@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from artifacts import stage
@@ -21,9 +22,9 @@ INT8 = Constant(
 )
 
 
-def add(store: Store, **changes: object) -> str:
+def add(store: Store, **changes: Any) -> str:
     with store.staging() as root:
-        return store.add(stage(root, **changes)).manifest.key  # type: ignore[arg-type]
+        return store.add(stage(root, **changes)).manifest.key
 
 
 def test_list_tells_int8_and_packed_artifacts_apart(
