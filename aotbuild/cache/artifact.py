@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from aotbuild.cache.files import PACKED, FileRecord
-from aotbuild.cache.library import BROKEN, check_digest, open_file, read_library
+from aotbuild.cache.library import BROKEN, open_checked, open_file, read_library
 from aotbuild.cache.manifest import Manifest
 from aotbuild.errors import ArtifactError, IntegrityError, ManifestError
 
@@ -86,23 +86,9 @@ def verify_artifact(folder: Path) -> Entry:
     entry = read_entry(folder)
     read_library(folder, entry.manifest)
     if entry.manifest.packed is not None:
-        os.close(open_packed(folder, entry.manifest.packed.file))
+        packed = entry.manifest.packed.file
+        os.close(open_checked(folder / packed.name, packed))
     return entry
-
-
-def open_packed(folder: Path, record: FileRecord) -> int:
-    """A descriptor of the artifact's packed constants, hashed through it; the caller closes it.
-
-    Raises:
-        IntegrityError: they aren't what was recorded.
-    """
-    fd = open_file(folder, record.name)
-    try:
-        check_digest(fd, record, folder / record.name)
-    except BaseException:
-        os.close(fd)
-        raise
-    return fd
 
 
 def _check_size(folder: Path, record: FileRecord) -> None:

@@ -172,7 +172,7 @@ def read_library(folder: Path, manifest: Manifest) -> bytes:
 
 
 def open_checked(path: Path, record: FileRecord) -> int:
-    """A descriptor of the extracted library at `path`, hashed through it.
+    """A descriptor of the file at `path`, hashed through it; the caller closes it.
 
     Raises:
         IntegrityError: it isn't the recorded one.

@@ -14,8 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from aotbuild.cache.artifact import open_packed
-from aotbuild.cache.library import BROKEN
+from aotbuild.cache.library import BROKEN, open_checked
 from aotbuild.cache.manifest import Constant, Manifest
 from aotbuild.cache.packed_layout import Place, fault, layout_of, memory_order, memory_shape
 from aotbuild.errors import IntegrityError
@@ -42,7 +41,7 @@ def map_constants(folder: Path, manifest: Manifest, device: torch.device) -> dic
         layout = layout_of(manifest.constants)
     except ValueError as e:
         raise IntegrityError(f"{where} can't be what its manifest says: {e}. {BROKEN}.") from e
-    descriptor = open_packed(folder, record)
+    descriptor = open_checked(where, record)
     try:
         if record.bytes != layout.bytes:
             raise IntegrityError(
