@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from aotbuild.cache.artifact import VERIFICATIONS, Entry
-from aotbuild.cache.item import Documents, Item, describe
+from aotbuild.cache.item import Documents, Item, check_order, describe
 from aotbuild.cache.records import read_records, record_bytes
 from aotbuild.cache.seals import statement
 from aotbuild.cache.signature import Signature
@@ -31,9 +31,7 @@ class Index:
     items: tuple[Item, ...] = ()
 
     def __post_init__(self) -> None:
-        places = [i.folder for i in self.items]
-        if places != sorted(set(places)):
-            raise ValueError("the artifacts aren't sorted by folder, or one is there twice")
+        check_order(self.items)
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object: format, artifacts, and once each the documents that they share."""

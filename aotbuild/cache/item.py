@@ -6,7 +6,7 @@ Reads no file, and says nothing of the index itself (`collection` does).
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -205,3 +205,10 @@ def _get(documents: Documents, name: object) -> Any:
     if not isinstance(name, str) or name not in documents:
         raise ValueError(f"no document {name!r} among the index's")
     return documents[name]
+
+
+def check_order(items: Sequence[Item]) -> None:
+    """Refuse with a ValueError artifacts that aren't sorted by folder, each there once."""
+    places = [i.folder for i in items]
+    if places != sorted(set(places)):
+        raise ValueError("the artifacts aren't sorted by folder, or one is there twice")

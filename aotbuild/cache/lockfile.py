@@ -12,7 +12,7 @@ from typing import Any
 
 from aotbuild.cache import disk
 from aotbuild.cache.collection import read_items
-from aotbuild.cache.item import Documents, Item
+from aotbuild.cache.item import Documents, Item, check_order
 from aotbuild.cache.pinning import COMMIT
 from aotbuild.canonical import check_texts
 from aotbuild.errors import SourceError
@@ -39,9 +39,7 @@ class Lock:
         check_texts("lockfile", self, "repository", "revision")
         if not COMMIT.fullmatch(self.revision):
             raise ValueError(f"revision {self.revision!r} isn't a commit of 40 digits")
-        places = [i.folder for i in self.items]
-        if places != sorted(set(places)):
-            raise ValueError("the artifacts aren't sorted by folder, or one is there twice")
+        check_order(self.items)
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object with every field, and once each the documents that artifacts share."""
