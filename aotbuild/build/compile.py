@@ -39,6 +39,9 @@ class Compiled:
 SIMD_BITS = {"x86-64-v2": 1, "x86-64-v3": 256, "x86-64-v4": 512}
 """`cpp.simdlen` per level: 1 is Inductor's word for no vectors (it knows none below AVX2)."""
 
+_PLACEMENT = Path(__file__).with_name("placement.h")
+"""What every library carries for the loader's look at the weights."""
+
 FIXED_OPTIONS: dict[str, Any] = {
     # Weights stay outside, and none of their values is read into the code.
     "aot_inductor.package_constants_in_so": False,
@@ -140,7 +143,7 @@ def compile_package(
         folder / "bin",
         march=host_level(arch) if host_level(arch) in SIMD_BITS else None,
         prefix_maps=default_prefix_maps(Path(torch.__file__).parent, folder),
-        header=write_floor_header(folder / "bin"),
+        headers=[h for h in (write_floor_header(folder / "bin"), _PLACEMENT) if h is not None],
     )
     os.environ["CXX"] = str(wrapper)
     configs = {**options, "cpp.cxx": (str(wrapper),)}

@@ -7,6 +7,7 @@ import shlex
 import shutil
 import subprocess
 import sysconfig
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -78,7 +79,7 @@ def write_compiler_wrapper(
     *,
     march: str | None,
     prefix_maps: dict[str, str],
-    header: Path | None = None,
+    headers: Sequence[Path] = (),
 ) -> Path:
     """A `g++` below `folder` that calls the real one with flags that make its output reproducible.
 
@@ -89,7 +90,7 @@ def write_compiler_wrapper(
     Args:
         march: x86-64 level that replaces any other; None leaves the compiler's choice.
         prefix_maps: path -> the name that stands for it in the output.
-        header: included before any other, see `symbol_floor`.
+        headers: included before any other, in this order.
     """
     flags = ["-g0", *LINK_FLAGS]
     flags += [f"-ffile-prefix-map={old}={new}" for old, new in prefix_maps.items()]
@@ -99,7 +100,7 @@ def write_compiler_wrapper(
     # Inductor tells gcc from clang by the program's name.
     wrapper = folder / ("clang++" if "clang" in toolchain.compiler.name else "g++")
     compiler = shlex.quote(str(toolchain.compiler))
-    sources = shlex.join(["-include", str(header)]) if header is not None else ""
+    sources = shlex.join([word for header in headers for word in ("-include", str(header))])
     text = _WRAPPER.format(compiler=compiler, flags=shlex.join(flags), sources=sources)
     wrapper.write_text(text)
     wrapper.chmod(0o755)

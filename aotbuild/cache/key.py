@@ -30,7 +30,7 @@ the artifact carries constants."""
 ABSENT = "(absent)"
 """What a difference shows where one side has no such entry."""
 
-RULES_REVISION = 1
+RULES_REVISION = 2
 """Raised whenever lowering, linking or repacking changes what bytes come out."""
 
 

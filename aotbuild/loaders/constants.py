@@ -86,7 +86,8 @@ class Binding:
                 self.unfit = f"its weights can't be laid out: {e}"
         found = {path: slot for path, slot in slots.items() if slot is not None}
         derived = {p for c in self._plan if c.rule in (INT8_ROWS, REAL) for p in c.sources}
-        self._watched = watch(found.values(), [s.value for p, s in found.items() if p in derived])
+        counted = [s.value for p, s in found.items() if p in derived]
+        self._watched = watch(found.values(), counted, self._runner.compare)
         self._weights.derived.trim()
         return self.unfit
 

@@ -3,7 +3,7 @@
 Called by ctypes, which lets go of the GIL for the run (torch's own runners keep it). Checks neither
 call nor weights: `dispatch` and `constants` must have done that, for the library itself does not.
 
-Private names of torch stand in this file alone. Tried on torch 2.13.0 and 2.14.1:
+Private names of torch stand here, and in `placement` one. Tried on torch 2.13.0 and 2.14.1:
 - the C interface: https://github.com/pytorch/pytorch/blob/v2.13.0/torch/csrc/inductor/aoti_runtime/interface.h
 - `torch._C._aoti`: https://github.com/pytorch/pytorch/blob/v2.13.0/torch/csrc/inductor/aoti_runner/pybind.cpp
 - a constant's data pointer is read when it is bound, and the container never frees the handle that
@@ -26,6 +26,7 @@ import torch.nn.modules.module as modules
 from torch import Tensor
 
 from aotbuild.errors import IntegrityError, LoadError
+from aotbuild.loaders.placement import compare_function
 
 _PREFIX = "AOTInductorModelContainer"
 _get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
@@ -81,6 +82,11 @@ class Runner:
     """One container of compiled code with its constants; several share one library's code.
 
     Runs may overlap, as many at once as `num_models`; `bind` and `close` must not overlap a run.
+
+    Attributes:
+        num_inputs, num_outputs: how many tensors it takes and gives.
+        constants: what `bind` must give it.
+        compare: the library's comparison of tensors with what was recorded; None without one.
     """
 
     def __init__(self, library: ctypes.CDLL, device: torch.device, num_models: int = 1) -> None:
@@ -97,6 +103,7 @@ class Runner:
             str(device).encode(),
             None,
         )
+        self.compare = compare_function(library)
         self._run_function = getattr(library, f"{_PREFIX}Run")
         self.num_inputs = self._count("GetNumInputs")
         self.num_outputs = self._count("GetNumOutputs")
