@@ -32,7 +32,7 @@ COMMANDS = {
     "prefetch": ("pull:prefetch", "Bring what a lockfile names into the store."),
     "doctor": ("doctor:doctor", "Say what this machine is, and which artifacts it would use."),
     "demo": ("demo:demo", "Build `tiny`, run it eagerly and from artifacts, draw the difference."),
-    "bench": ("bench:bench", "Measure cold starts, and what the guard costs per call."),
+    "bench": ("bench:bench", "Measure cold starts, what the guard costs, what each recipe builds."),
 }
 """Name -> where below `aotbuild.commands` it is, and its line of help: help imports no command."""
 

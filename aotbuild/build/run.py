@@ -30,7 +30,7 @@ from aotbuild.cache.store import Store
 from aotbuild.errors import BuildError
 from aotbuild.target import Target
 
-__all__ = ["BuildRequest", "Built", "Event", "Planned", "build", "plan", "target_of"]
+__all__ = ["BuildRequest", "Built", "Event", "Planned", "build", "ensure", "plan", "target_of"]
 
 OnEvent = Callable[[Event], None]
 
@@ -52,10 +52,15 @@ def build(request: BuildRequest, on_event: OnEvent = lambda _: None) -> list[Bui
         UsageError, BuildError, StoreError: the first failure; what was stored before stays.
     """
     store = Store(request.store)
-    return [_ensure(store, planned, request, on_event) for planned in plan(request, on_event)]
+    return [ensure(store, planned, request, on_event) for planned in plan(request, on_event)]
 
 
-def _ensure(store: Store, planned: Planned, request: BuildRequest, on_event: OnEvent) -> Built:
+def ensure(store: Store, planned: Planned, request: BuildRequest, on_event: OnEvent) -> Built:
+    """Make one artifact of `request` if the store lacks it.
+
+    Raises:
+        BuildError, StoreError: it failed.
+    """
     if planned.cached and (entry := store.get(planned.key)) is not None:
         return _built(store, entry, cached=True)
     with store.lock(planned.key):

@@ -10,6 +10,7 @@ import click
 
 from aotbuild.bench.summary import by_way, column, medians, ratios, spread
 from aotbuild.bench.ways import COLUMNS, PACKED, WAYS, Run
+from aotbuild.commands.coverage import coverage
 from aotbuild.commands.output import (
     human_bytes,
     human_seconds,
@@ -27,7 +28,10 @@ from aotbuild.recipe import DTYPES, QUANTIZATIONS, check_resolution, load_recipe
 
 @click.group()
 def bench() -> None:
-    """Measure cold starts, and what the guard costs per call."""
+    """Measure cold starts, what the guard costs per call, and what each recipe builds."""
+
+
+bench.add_command(coverage)
 
 
 @bench.command("cold-start")
