@@ -58,7 +58,20 @@ WRONG_CALLS = {
     ),
     "no resolution": (("build", "sd15", "--gpu", "cpu", "--resolution", "big"), "WIDTHxHEIGHT"),
     "half a range": (("plan", "sd15", "--gpu", "cpu", "--dynamic", "512x512"), "WxH:WxH"),
-    "no batch": (("plan", "sd15", "--gpu", "cpu", "--batch", "0"), "--batch"),
+    "no batch": (("plan", "sd15", "--gpu", "cpu", "--batch", "0"), "--batch 0: write whole"),
+    "no batch among several": (
+        ("plan", "sd15", "--gpu", "cpu", "--batch", "1,four"),
+        "--batch four: write whole",
+    ),
+    "a comma too many": (("plan", "sd15", "--gpu", "cpu", "--batch", "1,,4"), "--batch 1,,4:"),
+    "a resolution off the grid among several": (
+        ("plan", "sd15", "--gpu", "cpu", "--resolution", "512x512,520x520"),
+        "nearest is 512x512",
+    ),
+    "sizes beside a range": (
+        ("plan", "sd15", "--gpu", "cpu", "--resolution", "512x512", "--dynamic", "512x512:768x768"),
+        "leave --resolution out",
+    ),
     "unknown dtype": (("plan", "sd15", "--gpu", "cpu", "--dtype", "fp8"), "fp8"),
     "regional": (("plan", "tiny", "--gpu", "cpu", "--scope", "regional"), "a later release"),
     "a range that is empty": (

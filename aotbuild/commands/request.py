@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -25,6 +26,8 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 NEEDED = ("diffusers", "transformers", "torchao", "accelerate", "elftools", "rich")
 """Modules of what the extra `build` brings."""
 
+BATCH_LIMIT = 4096
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arguments:
@@ -33,7 +36,7 @@ class Arguments:
     recipe: str
     gpu: str
     resolution: tuple[str, ...]
-    batch: tuple[int, ...]
+    batch: tuple[str, ...]
     dtype: str | None
     quant: str | None
     scope: str
@@ -51,10 +54,16 @@ _OPTIONS = (
         "--gpu", required=True, metavar="NAME|sm_XY|auto|cpu", help="What to build for: a100, cpu."
     ),
     click.option(
-        "--resolution", multiple=True, metavar="WxH", help="In pixels; may be given again."
+        "--resolution",
+        multiple=True,
+        metavar="WxH[,WxH]...",
+        help="In pixels, an artifact for each; may be given again.",
     ),
     click.option(
-        "--batch", multiple=True, type=click.IntRange(1, 4096), help="Images; may be given again."
+        "--batch",
+        multiple=True,
+        metavar="N[,N]...",
+        help="Images per call, an artifact for each; may be given again.",
     ),
     click.option("--dtype", type=click.Choice(tuple(DTYPES)), help="Precision of the pipeline."),
     click.option("--quant", type=click.Choice(QUANTIZATIONS), help="Weights of the denoiser."),
@@ -98,10 +107,8 @@ def make_request(arguments: Arguments) -> BuildRequest:
     )
     if arguments.gpu not in ("cpu", "auto", *CPU_LEVELS):
         find_gpu(arguments.gpu)
-    resolutions = arguments.resolution or (recipe.call.resolution,)
-    dynamic = _range(arguments.dynamic)
-    for resolution in (*resolutions, *(dynamic or ())):
-        _check_resolution(resolution, recipe)
+    resolutions, dynamic = _resolutions(arguments, recipe)
+    batches = tuple(map(_batch, _items("--batch", arguments.batch))) or (recipe.call.batch,)
     if arguments.tune and arguments.gpu in ("cpu", *CPU_LEVELS):
         raise UsageError(
             f"--tune measures on a GPU, and --gpu {arguments.gpu} builds for a CPU. Leave it out."
@@ -117,7 +124,7 @@ def make_request(arguments: Arguments) -> BuildRequest:
         recipe=recipe,
         gpu=arguments.gpu,
         resolutions=resolutions,
-        batches=arguments.batch or (recipe.call.batch,),
+        batches=batches,
         dynamic=dynamic,
         scope=arguments.scope,
         checkpoint=arguments.checkpoint,
@@ -127,6 +134,35 @@ def make_request(arguments: Arguments) -> BuildRequest:
         tune=arguments.tune,
         recipe_path=path if path.is_file() else None,
     )
+
+
+def _resolutions(
+    arguments: Arguments, recipe: Recipe
+) -> tuple[tuple[str, ...], tuple[str, str] | None]:
+    """The sizes to build for, and the range in their place; each on the model's grid."""
+    resolutions = _items("--resolution", arguments.resolution) or (recipe.call.resolution,)
+    dynamic = _range(arguments.dynamic)
+    if dynamic and arguments.resolution:
+        raise UsageError("--dynamic names a range of resolutions: leave --resolution out.")
+    for resolution in (*resolutions, *(dynamic or ())):
+        _check_resolution(resolution, recipe)
+    return resolutions, dynamic
+
+
+def _items(option: str, given: tuple[str, ...]) -> tuple[str, ...]:
+    """What lists like "1,4,16" hold, each once, in their order."""
+    items = tuple(item.strip() for text in given for item in text.split(","))
+    if not all(items):
+        raise UsageError(f"{option} {','.join(given)}: nothing stands at one side of a comma.")
+    return tuple(dict.fromkeys(items))
+
+
+def _batch(text: str) -> int:
+    if not re.fullmatch(r"[1-9][0-9]{0,3}", text) or int(text) > BATCH_LIMIT:
+        raise UsageError(
+            f"--batch {text}: write whole numbers from 1 to {BATCH_LIMIT}, like 4 or 1,4,16."
+        )
+    return int(text)
 
 
 def _range(text: str | None) -> tuple[str, str] | None:

@@ -33,6 +33,21 @@ def test_request_packs_weights_when_a_folder_with_some_is_named(tmp_path: Path) 
     assert not make_request(arguments(tmp_path)).pack_weights
 
 
+def test_request_has_each_size_once_when_lists_and_options_repeat(tmp_path: Path) -> None:
+    request = make_request(
+        arguments(tmp_path, batch=("1,4", "16, 4"), resolution=("64x64,128x64", "64x64"))
+    )
+
+    assert request.batches == (1, 4, 16)
+    assert request.resolutions == ("64x64", "128x64")
+
+
+@pytest.mark.parametrize("batch", ["", "1,", "0", "-1", "1.5", "1,five", "4097", "1;4", "one"])
+def test_batch_is_refused_in_one_sentence_when_it_is_nonsense(tmp_path: Path, batch: str) -> None:
+    with pytest.raises(UsageError, match="--batch"):
+        make_request(arguments(tmp_path, batch=(batch,)))
+
+
 def test_packing_is_refused_before_the_work_when_no_weights_are_named(tmp_path: Path) -> None:
     for asked, message in (
         (None, "--checkpoint FOLDER"),
