@@ -18,7 +18,7 @@ from aotbuild.build.pack import source_of
 from aotbuild.build.prepare import describe
 from aotbuild.build.ranges import Range, find_range, inner_sizes
 from aotbuild.build.rehearse import Rehearsal, check_called, rehearse
-from aotbuild.build.request import BuildRequest, Event, Planned
+from aotbuild.build.request import BuildRequest, Event, Planned, chosen
 from aotbuild.build.signatures import planned_signature
 from aotbuild.build.targets import runs_here, target_for
 from aotbuild.build.tuning import read_table, table_path
@@ -78,7 +78,7 @@ def plan(
                 print_ = _blueprint(job, rehearsals, target, toolchain)
                 found.setdefault(print_.key, _planned(print_, store, seconds))
     check_called(recipe, called)
-    return list(found.values())
+    return chosen(found.values(), request.components)
 
 
 def _tuning(request: BuildRequest, target: Target) -> dict[str, dict[str, int]] | None:

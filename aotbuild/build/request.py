@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from aotbuild.cache.signature import Signature
+from aotbuild.errors import UsageError
 from aotbuild.recipe import Recipe
 
 STAGES = ("rehearse", "export", "compile", "verify")
@@ -25,6 +27,7 @@ class BuildRequest:
         dynamic: (smallest, largest) resolution of one artifact for the whole range, in place of
             `resolutions`.
         scope: "full".
+        components: units or components to build, "vae.decode" or "vae"; () for all.
         checkpoint: a diffusers folder or Hub id whose configs decide the architecture.
         pack_weights: put the prepared weights of `checkpoint`, a folder, beside the code.
         store: the store's root.
@@ -41,6 +44,7 @@ class BuildRequest:
     store: Path
     dynamic: tuple[str, str] | None = None
     scope: str = "full"
+    components: tuple[str, ...] = ()
     checkpoint: str | None = None
     pack_weights: bool = False
     verify: bool = True
@@ -92,6 +96,25 @@ class Planned:
             "variant": self.variant,
             "layers": list(self.layers),
         }
+
+
+def chosen(planned: Iterable[Planned], components: Sequence[str]) -> list[Planned]:
+    """Those of `components`, "vae" or "vae.decode"; all where none are named.
+
+    Raises:
+        UsageError: the pipeline calls none by such a name.
+    """
+    every = list(planned)
+    found = [p for p in every if not components or any(_is_of(p, name) for name in components)]
+    for name in components:
+        if not any(_is_of(p, name) for p in found):
+            units = ", ".join(dict.fromkeys(p.component for p in every))
+            raise UsageError(f"--component {name}: this recipe's pipeline calls {units}.")
+    return found
+
+
+def _is_of(planned: Planned, name: str) -> bool:
+    return planned.component == name or planned.component.startswith(f"{name}.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -40,6 +40,7 @@ class Arguments:
     dtype: str | None
     quant: str | None
     scope: str
+    component: tuple[str, ...]
     dynamic: str | None
     checkpoint: str | None
     pack_weights: bool
@@ -72,6 +73,12 @@ _OPTIONS = (
         type=click.Choice(("full", "regional")),
         default="full",
         help="Whole components, or their repeated blocks.",
+    ),
+    click.option(
+        "--component",
+        multiple=True,
+        metavar="NAME",
+        help="Only this one: vae.decode, or all of vae; may be given again.",
     ),
     click.option("--dynamic", metavar="WxH:WxH", help="One artifact for a range of resolutions."),
     click.option("--checkpoint", metavar="PATH|REPO", help="A fine-tune; its configs decide."),
@@ -127,6 +134,7 @@ def make_request(arguments: Arguments) -> BuildRequest:
         batches=batches,
         dynamic=dynamic,
         scope=arguments.scope,
+        components=arguments.component,
         checkpoint=arguments.checkpoint,
         pack_weights=arguments.pack_weights,
         store=arguments.store.expanduser(),

@@ -12,7 +12,7 @@ import pytest
 from aotbuild.build.plan import plan
 from aotbuild.build.request import BuildRequest
 from aotbuild.build.tuning import TuningTable, write_table
-from aotbuild.errors import RecipeError, TargetError
+from aotbuild.errors import RecipeError, TargetError, UsageError
 from aotbuild.recipe import (
     CallRecipe,
     ComponentRecipe,
@@ -151,6 +151,17 @@ def test_decoder_is_planned_once_when_two_variants_call_it_the_same(
     base: dict[tuple[str, str], str],
 ) -> None:
     assert sorted(base) == [("unet", "guided"), ("unet", "unguided"), ("vae.decode", "guided")]
+
+
+@pytest.mark.parametrize("name", ["vae", "vae.decode"])
+def test_plan_has_one_component_when_it_alone_is_named(tmp_path: Path, name: str) -> None:
+    assert sorted(keys(TINY, tmp_path, components=(name,))) == [("vae.decode", "guided")]
+
+
+@pytest.mark.parametrize("name", ["vae.encode", "va", "vae.", ""])
+def test_plan_refuses_when_the_pipeline_calls_no_such_component(tmp_path: Path, name: str) -> None:
+    with pytest.raises(UsageError, match=r"this recipe's pipeline calls unet, vae\.decode"):
+        keys(TINY, tmp_path, components=("unet", name))
 
 
 def test_plan_refuses_when_no_variants_pipeline_calls_a_unit(tmp_path: Path) -> None:
