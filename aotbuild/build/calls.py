@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, is_dataclass
 from typing import Any
 
@@ -22,18 +22,31 @@ VALUES_LIMIT = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """Which repeated blocks of a component a recorded call is of.
+
+    Attributes:
+        paths: of those that are alike and got the call; the first stands for all.
+        dtypes: parameter or buffer of the block -> dtype, of those that haven't the precision.
+    """
+
+    paths: tuple[str, ...]
+    dtypes: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedCall:
     """A call that the pipeline makes of one unit, and what comes back.
 
     Attributes:
-        unit: "unet", "vae.decode", "vae.encode".
+        unit: "unet", "vae.decode", "vae.encode"; of a block "unet.BasicTransformerBlock".
         component: the pipeline's name of the component, "vae".
         method: the method to swap: "forward", "decode", "_encode".
         call: argument name -> value; tensors are on the meta device, in the layout they came in.
         answer: what the method returned, tensors on the meta device.
         config: the component's config.
-        identity: of the stock module.
-        state: of the stock module, as the pipeline left it at the call.
+        identity: of the stock module, or of the block.
+        state: of the same, as the pipeline left it at the call.
         precision: the dtype that the pipeline is loaded in, "float16".
         dtype: the module's own dtype at the call; "float32" for a VAE that the pipeline upcasts.
         casts: parameter or buffer -> dtype, of those that the pipeline has cast before the call.
@@ -41,6 +54,7 @@ class RecordedCall:
         ip_adapters: width of each IP-Adapter's image embeddings.
         values: path -> the numbers of each tensor of at most `VALUES_LIMIT` elements (time ids,
             timesteps), so that verification asks for something that a pipeline would.
+        block: which blocks of the component it is a call of; None: of the component itself.
     """
 
     unit: str
@@ -57,9 +71,10 @@ class RecordedCall:
     rules: dict[str, str]
     values: dict[str, list[float]]
     ip_adapters: tuple[int, ...] = ()
+    block: Block | None = None
 
     def module(self) -> nn.Module:
-        """The stock module as it is at the call: parameters on the meta device, buffers real."""
+        """The stock component as it is at the call: parameters on the meta device, buffers real."""
         module = build_module(self.config, self.precision)
         add_ip_adapters(module, self.ip_adapters, self.precision)
         return apply_casts(module, self.casts)
@@ -67,6 +82,15 @@ class RecordedCall:
     def cast(self, module: nn.Module) -> nn.Module:
         """`module`, built in `precision` and possibly filled, as it is at the call; in place."""
         return apply_casts(module, self.casts)
+
+    def part(self, module: nn.Module) -> nn.Module:
+        """What is called, of the component `module`: itself, or a block that stands for all."""
+        return module if self.block is None else module.get_submodule(self.block.paths[0])
+
+    @property
+    def changed(self) -> dict[str, str]:
+        """Parameter or buffer -> dtype, where that isn't what the precision alone would give."""
+        return self.casts if self.block is None else self.block.dtypes
 
     @property
     def form(self) -> str:
@@ -89,6 +113,11 @@ def describe(value: object) -> Any:
     if isinstance(value, torch.Tensor):
         return [dtype_name(value.dtype), list(value.shape), list(value.stride())]
     return [type(value).__name__, value if isinstance(value, (dict, *SCALARS)) else None]
+
+
+def in_order(call: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    """`call` in the order of the method's parameters: the order of the package's inputs."""
+    return {n: call[n] for n in (*(p for p in names if p in call), *call)}
 
 
 def check_leaves(call: Mapping[str, Any], unit: str) -> None:

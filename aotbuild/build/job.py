@@ -24,6 +24,7 @@ class Job:
         configs: every component's config, so that the job can be carried out again anywhere.
         variant: the call variant. unit: the unit. index: which of the unit's recorded calls.
         dynamic: (smallest, largest) resolution, or None.
+        scope: "full", or "regional": the calls of repeated blocks are recorded.
         gpu: the target's architecture, or "cpu" levels by name.
         tune: measure on the GPU that is here.
         tuning: measured choices by kernel digest, of the recipe's table; None: there is none.
@@ -38,6 +39,7 @@ class Job:
     dynamic: tuple[str, str] | None
     gpu: str
     tune: bool
+    scope: str = "full"
     tuning: dict[str, dict[str, int]] | None = None
     weights: dict[str, Any] | None = None
 
@@ -50,6 +52,7 @@ class Job:
             "unit": self.unit,
             "index": self.index,
             "dynamic": self.dynamic,
+            "scope": self.scope,
             "gpu": self.gpu,
             "tune": self.tune,
             "tuning": self.tuning,

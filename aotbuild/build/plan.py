@@ -1,4 +1,4 @@
-"""What a request will make: rehearsals, signatures, and the key of each artifact."""
+"""What a request will make: an artifact for each call that its rehearsals record."""
 
 from __future__ import annotations
 
@@ -7,27 +7,18 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from aotbuild import probe
-from aotbuild.build.calls import RecordedCall
+from aotbuild.build.blueprint import draw, rehearsed
 from aotbuild.build.checkpoint import naming_its_class, resolve_checkpoint
-from aotbuild.build.compile import options_for
-from aotbuild.build.host import Toolchain, find_toolchain
+from aotbuild.build.host import find_toolchain
 from aotbuild.build.job import Blueprint, Job
-from aotbuild.build.layers import inductor_options, judge_layers
 from aotbuild.build.pack import source_of
-from aotbuild.build.prepare import describe
-from aotbuild.build.ranges import Range, find_range, inner_sizes
-from aotbuild.build.rehearse import Rehearsal, check_called, rehearse
+from aotbuild.build.rehearse import check_called
 from aotbuild.build.request import BuildRequest, Event, Planned, chosen
-from aotbuild.build.signatures import planned_signature
 from aotbuild.build.targets import runs_here, target_for
 from aotbuild.build.tuning import read_table, table_path
-from aotbuild.cache.files import weights_part
-from aotbuild.cache.key import RULES_REVISION, Part, make_parts
-from aotbuild.cache.signature import Signature
 from aotbuild.cache.store import Store
 from aotbuild.errors import TargetError, UsageError
-from aotbuild.recipe import Recipe, parse_resolution, recipe_configs
+from aotbuild.recipe import Recipe, recipe_configs
 from aotbuild.target import Target
 
 
@@ -57,7 +48,7 @@ def plan(
             Event(stage="rehearse", component="", message=_label(job_recipe, variant, dynamic))
         )
         with naming_its_class(request.checkpoint, recipe, configs):
-            rehearsals = _rehearse(job_recipe, configs, variant, dynamic)
+            rehearsals = rehearsed(job_recipe, configs, variant, dynamic, request.scope)
         seconds = time.monotonic() - started
         on_event(Event(stage="rehearse", component="", seconds=seconds))
         called |= {*rehearsals[0].units, *rehearsals[0].others}
@@ -70,12 +61,13 @@ def plan(
                     unit=unit,
                     index=index,
                     dynamic=dynamic,
+                    scope=request.scope,
                     gpu=target.arch,
                     tune=request.tune,
                     tuning=None if request.tune else tuning,
                     weights=weights.get(unit.partition(".")[0]),
                 )
-                print_ = _blueprint(job, rehearsals, target, toolchain)
+                print_ = draw(job, rehearsals, target, toolchain)
                 found.setdefault(print_.key, _planned(print_, store, seconds))
     check_called(recipe, called)
     return chosen(found.values(), request.components)
@@ -99,20 +91,16 @@ def _weights(request: BuildRequest) -> dict[str, dict[str, Any]]:
 
 
 def _check_supported(request: BuildRequest, target: Target) -> None:
-    if request.scope != "full":
-        raise UsageError("--scope regional comes with a later release; leave it out.")
+    if request.scope != "full" and request.pack_weights:
+        raise UsageError(
+            "--pack-weights puts one component's weights beside its code, and a regional artifact "
+            "serves many blocks, each with its own: leave one of the two out."
+        )
     if request.tune and not (target.device == "cuda" and runs_here(target)):
         raise TargetError(
             f"--tune measures on the GPU that is built for, and torch sees no {target.arch} here. "
             "Leave it out: the build needs no GPU without it."
         )
-
-
-def blueprint(job: Job) -> Blueprint:
-    """Work out one job again, in the process that will carry it out."""
-    target = target_for(job.gpu, job.recipe)
-    rehearsals = _rehearse(job.recipe, job.configs, job.variant, job.dynamic)
-    return _blueprint(job, rehearsals, target, find_toolchain())
 
 
 def _calls(
@@ -131,108 +119,6 @@ def _label(recipe: Recipe, variant: str, dynamic: tuple[str, str] | None) -> str
     return f"{recipe.pipeline} at {size}, batch {recipe.call.batch}, {variant}"
 
 
-def _rehearse(
-    recipe: Recipe,
-    configs: dict[str, dict[str, Any]],
-    variant: str,
-    dynamic: tuple[str, str] | None,
-) -> tuple[Rehearsal, ...]:
-    """One rehearsal, or the two at inner sizes that tell a range's moving dimensions."""
-    if dynamic is None:
-        sizes: tuple[tuple[int, int], ...] = (parse_resolution(recipe.call.resolution),)
-    else:
-        low, high = map(parse_resolution, dynamic)
-        sizes = inner_sizes(low, high, recipe.call.multiple_px)
-    return tuple(
-        rehearse(recipe, configs, resolution=size, batch=recipe.call.batch, variant=variant)
-        for size in sizes
-    )
-
-
-def _blueprint(
-    job: Job, rehearsals: tuple[Rehearsal, ...], target: Target, toolchain: Toolchain
-) -> Blueprint:
-    recorded = rehearsals[0].units[job.unit][job.index]
-    component, layers = judge_layers(recorded, job.recipe.components[recorded.component])
-    dynamic = _range(job, rehearsals) if job.dynamic else None
-    signature = planned_signature(recorded, target.device, dynamic)
-    preparation = {
-        "dtype": job.recipe.dtype,
-        **describe(component),
-        "casts": recorded.casts,
-    }
-    inductor = inductor_options(component)
-    options = options_for(target.arch, target.device, inductor, tune=job.tune)
-    return Blueprint(
-        job=job,
-        recorded=recorded,
-        dynamic=dynamic,
-        signature=signature,
-        component=component,
-        layers=layers,
-        preparation=preparation,
-        options=options,
-        target=target,
-        toolchain=toolchain,
-        parts=_parts(job, recorded, signature, preparation, options, target, toolchain),
-    )
-
-
-def _range(job: Job, rehearsals: tuple[Rehearsal, ...]) -> Range:
-    assert job.dynamic is not None
-    low, high = map(parse_resolution, job.dynamic)
-    first, second = rehearsals
-    return find_range(
-        first.units[job.unit][job.index],
-        second.units[job.unit][job.index],
-        sizes=(first.resolution, second.resolution),
-        low=low,
-        high=high,
-        multiple_px=job.recipe.call.multiple_px,
-    )
-
-
-def _parts(
-    job: Job,
-    recorded: RecordedCall,
-    signature: Signature,
-    preparation: dict[str, Any],
-    options: dict[str, Any],
-    target: Target,
-    toolchain: Toolchain,
-) -> tuple[Part, ...]:
-    installed = probe.versions()
-    versions = {"torch": target.torch, "diffusers": installed["diffusers"]}
-    if target.device == "cuda":
-        versions |= {"cuda": target.cuda, "triton": target.triton}
-    if preparation["quantization"] != "none":
-        versions["torchao"] = installed["torchao"]
-    return make_parts(
-        {
-            "rules": RULES_REVISION,
-            "architecture": {
-                "class": recorded.identity.class_name,
-                "method": recorded.method,
-                "config": recorded.identity.config,
-            },
-            "source": recorded.identity.source_sha256,
-            "signature": signature.calls(),
-            "preparation": preparation,
-            "options": options,
-            "tuning": "measured" if job.tune else job.tuning,
-            "target": {
-                "device": target.device,
-                "arch": target.arch,
-                "system": target.system,
-                "processor": target.processor,
-            },
-            "versions": versions,
-            "toolchain": toolchain.to_json(),
-            "weights": weights_part(job.weights["digest"] if job.weights else None),
-        }
-    )
-
-
 def _planned(blueprint: Blueprint, store: Store, rehearse_s: float) -> Planned:
     job = blueprint.job
     return Planned(
@@ -244,6 +130,7 @@ def _planned(blueprint: Blueprint, store: Store, rehearse_s: float) -> Planned:
         resolution=":".join(job.dynamic) if job.dynamic else job.recipe.call.resolution,
         batch=job.recipe.call.batch,
         variant=job.variant,
+        blocks=blueprint.recorded.block.paths if blueprint.recorded.block else (),
         job=job.to_json(),
         rehearse_s=rehearse_s,
         layers=tuple(layer.to_json() for layer in blueprint.layers),

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from aotbuild.build.blueprint import blueprint
 from aotbuild.build.job import Job
 from aotbuild.build.package import differing_sections
-from aotbuild.build.plan import blueprint
 from aotbuild.build.run import run_worker
 from aotbuild.build.targets import runs_here
 from aotbuild.build.verify import verify_in_process
@@ -91,6 +91,7 @@ def job_of(manifest: Manifest, recipe: Recipe | None = None) -> Job:
                 **manifest.provenance["rehearsal"],
                 "recipe": document,
                 "unit": manifest.component,
+                "scope": manifest.scope,
                 "gpu": manifest.target.arch,
                 "tune": False,
             }

@@ -27,7 +27,8 @@ class Rehearsal:
         resolution: (width, height) in pixels.
         batch: images per prompt call.
         variant: name of the call variant.
-        units: unit label -> its calls, one per signature, for the units that the recipe names.
+        units: unit label -> its calls, one per signature, for the units that the recipe names; at
+            the regional scope for the blocks of those that have some.
         others: the same for what the pipeline called and the recipe doesn't name.
         seconds: how long it took.
     """
@@ -47,6 +48,7 @@ def rehearse(
     resolution: tuple[int, int],
     batch: int,
     variant: str,
+    scope: str = "full",
 ) -> Rehearsal:
     """The calls that `recipe`'s pipeline makes at one resolution and batch size.
 
@@ -56,6 +58,7 @@ def rehearse(
         resolution: (width, height) in pixels.
         batch: images per prompt call, before guidance doubles it.
         variant: one of `recipe.call.variants`.
+        scope: "full", or "regional" for the calls of repeated blocks.
 
     Raises:
         RecipeError: an unknown pipeline class, component, variant or argument; a resolution that
@@ -67,19 +70,20 @@ def rehearse(
     whole, recipe = recipe, recipe.vary(variant)
     cls = diffusers_class(recipe.pipeline)
     with quiet(), torch.random.fork_rng(devices=[]), torch.no_grad():
-        recorders = _recorders(recipe, configs)
+        recorders = _recorders(recipe, configs, regional=scope == "regional")
         pipeline = _assemble(cls, configs, recorders, recipe)
         _call(pipeline, call_arguments(recipe, cls, resolution, batch), recipe)
     called = {unit: tuple(c) for r in recorders.values() for unit, c in r.calls.items()}
     if len(whole.pipelines) == 1:
         check_called(whole, called)
-    wanted = _wanted(recipe, called)
+    units = _regional(recorders, {u: called[u] for u in unit_labels(recipe) if u in called})
+    _check_calls(units)
     return Rehearsal(
         resolution=resolution,
         batch=batch,
         variant=variant,
-        units={u: called[u] for u in wanted},
-        others={u: c for u, c in called.items() if u not in wanted},
+        units=units,
+        others={u: c for u, c in called.items() if u not in units},
         seconds=time.monotonic() - started,
     )
 
@@ -113,7 +117,9 @@ def _check_resolution(call: CallRecipe, resolution: tuple[int, int]) -> None:
         raise RecipeError(f"{e}.") from e
 
 
-def _recorders(recipe: Recipe, configs: Mapping[str, dict[str, Any]]) -> dict[str, Recorder]:
+def _recorders(
+    recipe: Recipe, configs: Mapping[str, dict[str, Any]], *, regional: bool
+) -> dict[str, Recorder]:
     missing = [n for n in recipe.components if n not in configs]
     if missing:
         raise RecipeError(
@@ -126,7 +132,10 @@ def _recorders(recipe: Recipe, configs: Mapping[str, dict[str, Any]]) -> dict[st
             component = recipe.components.get(name)
             rules = component.rules if component else {}
             adapters = component.ip_adapters if component else ()
-            recorders[name] = Recorder(name, config, recipe.torch_dtype, rules, adapters)
+            blocks = component if regional else None
+            recorders[name] = Recorder(
+                name, config, recipe.torch_dtype, rules, adapters, regional=blocks
+            )
     return recorders
 
 
@@ -194,11 +203,24 @@ def check_called(recipe: Recipe, called: Collection[str]) -> None:
             )
 
 
-def _wanted(recipe: Recipe, called: Mapping[str, tuple[RecordedCall, ...]]) -> tuple[str, ...]:
-    """The units that the recipe names and this call uses, each with calls that can be compiled."""
-    labels = tuple(label for label in unit_labels(recipe) if label in called)
-    for label in labels:
-        for recorded in called[label]:
+def _regional(
+    recorders: Mapping[str, Recorder], units: dict[str, tuple[RecordedCall, ...]]
+) -> dict[str, tuple[RecordedCall, ...]]:
+    """`units`, but in place of each component whose blocks were listened to, these."""
+    found: dict[str, tuple[RecordedCall, ...]] = {}
+    for label, calls in units.items():
+        blocks = recorders[calls[0].component].blocks
+        if blocks is None or not blocks.calls:
+            found[label] = calls
+            continue
+        for unit in dict.fromkeys(call.unit for call in blocks.calls):
+            found[unit] = tuple(call for call in blocks.calls if call.unit == unit)
+    return found
+
+
+def _check_calls(units: Mapping[str, tuple[RecordedCall, ...]]) -> None:
+    """Refuse calls that can't be compiled."""
+    for label, calls in units.items():
+        for recorded in calls:
             check_leaves(recorded.call, label)
             check_answer(recorded.answer, label)
-    return labels

@@ -26,7 +26,7 @@ class BuildRequest:
         batches: images per call, an artifact each.
         dynamic: (smallest, largest) resolution of one artifact for the whole range, in place of
             `resolutions`.
-        scope: "full".
+        scope: "full", or "regional": the repeated blocks of each component that has some.
         components: units or components to build, "vae.decode" or "vae"; () for all.
         checkpoint: a diffusers folder or Hub id whose configs decide the architecture.
         pack_weights: put the prepared weights of `checkpoint`, a folder, beside the code.
@@ -67,6 +67,7 @@ class Planned:
         variant: the recipe's name for the call.
         job: what the worker needs, as JSON.
         rehearse_s: what the rehearsal took.
+        blocks: paths of the repeated blocks that it serves; none for a whole component.
         layers: the linear layers, where some are to be quantized: path, widths, and the reason why
             one isn't.
     """
@@ -81,6 +82,7 @@ class Planned:
     variant: str
     job: dict[str, Any]
     rehearse_s: float
+    blocks: tuple[str, ...] = ()
     layers: tuple[dict[str, Any], ...] = ()
 
     def to_json(self) -> dict[str, Any]:
@@ -94,6 +96,8 @@ class Planned:
             "resolution": self.resolution,
             "batch": self.batch,
             "variant": self.variant,
+            "scope": "regional" if self.blocks else "full",
+            "blocks": list(self.blocks),
             "layers": list(self.layers),
         }
 

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import nn
 
+from aotbuild.build.blocks import BlockRecorder, block_classes
 from aotbuild.build.calls import (
     RecordedCall,
     apply_casts,
     canonical,
     dtype_name,
     form,
+    in_order,
     map_tensors,
     small_values,
     to_meta,
@@ -24,6 +28,7 @@ from aotbuild.build.modules import adopt_attributes, build_module, convert_tenso
 from aotbuild.cache.manifest import ModuleIdentity
 from aotbuild.loaders.signature import Method, bind, method_of
 from aotbuild.loaders.state import identify, module_state
+from aotbuild.recipe import ComponentRecipe
 
 
 class Recorder:
@@ -36,6 +41,8 @@ class Recorder:
     Attributes:
         module: the stand-in.
         calls: by unit, in the order in which they were first made.
+        blocks: listens to the twin's repeated blocks; None where there are none, or where no
+            `regional` recipe asked for their calls.
     """
 
     def __init__(
@@ -45,11 +52,16 @@ class Recorder:
         precision: str,
         rules: Mapping[str, str],
         ip_adapters: tuple[int, ...] = (),
+        regional: ComponentRecipe | None = None,
     ) -> None:
         self._component, self._config = component, config
         self._precision, self._rules = precision, dict(rules)
         self._ip_adapters = ip_adapters
         self._twin = self._build()
+        self.blocks: BlockRecorder | None = None
+        if regional is not None:
+            classes = block_classes(self._twin, regional, component)
+            self.blocks = BlockRecorder(self._twin, classes, precision) if classes else None
         self._identity: ModuleIdentity = identify(self._twin)
         self._built = _dtypes(self._twin)
         self._twin_casts: dict[str, str] = {}
@@ -78,47 +90,57 @@ class Recorder:
             call = bind(method, args, kwargs)
             if call is None:
                 raise TypeError(f"{unit}: {method.name} can't be called like that")
-            call = _in_order(call, method.signature.parameters)
-            casts = self._casts()
-            key = (unit, form(call, casts))
+            call = in_order(call, method.signature.parameters)
+            draft = self._draft(unit, method.name, self._casts())
+            key = (unit, form(call, draft.casts))
             if key not in self._answers:
-                self._answers[key] = self._ask_twin(method.name, call, casts)
-                self._keep(unit, method.name, call, casts, self._answers[key])
+                self._answers[key] = self._ask_twin(draft, call)
+                self._keep(draft, call, self._answers[key])
             return _map_deep(lambda t: torch.zeros(t.shape, dtype=t.dtype), self._answers[key])
 
         return recorded
 
-    def _ask_twin(self, method: str, call: dict[str, Any], casts: dict[str, str]) -> Any:
-        undone = {n: dtype_name(self._built[n]) for n in self._twin_casts}
-        apply_casts(self._twin, {**undone, **casts})
-        self._twin_casts = casts
-        _copy_switches(self.module, self._twin)
-        with torch.no_grad():
-            return getattr(self._twin, method)(**_map_deep(to_meta, call))
+    def _draft(self, unit: str, method: str, casts: dict[str, str]) -> RecordedCall:
+        """A call of which all is known but what it is called with."""
+        return RecordedCall(
+            unit=unit,
+            component=self._component,
+            method=method,
+            call={},
+            answer=None,
+            config=self._config,
+            identity=self._identity,
+            state={},
+            precision=self._precision,
+            dtype=dtype_name(self.module.dtype),  # type: ignore[arg-type]
+            casts=casts,
+            rules={},
+            values={},
+            ip_adapters=self._ip_adapters,
+        )
 
-    def _keep(
-        self, unit: str, method: str, call: dict[str, Any], casts: dict[str, str], answer: Any
-    ) -> None:
-        ours = {n: r for n, r in self._rules.items() if method == "forward" or n in call}
+    def _ask_twin(self, draft: RecordedCall, call: dict[str, Any]) -> Any:
+        undone = {n: dtype_name(self._built[n]) for n in self._twin_casts}
+        apply_casts(self._twin, {**undone, **draft.casts})
+        self._twin_casts = draft.casts
+        _copy_switches(self.module, self._twin)
+        with torch.no_grad(), self.blocks.listening(draft) if self.blocks else nullcontext():
+            return getattr(self._twin, draft.method)(**_map_deep(to_meta, call))
+
+    def _keep(self, draft: RecordedCall, call: dict[str, Any], answer: Any) -> None:
+        forward = draft.method == "forward"
+        ours = {n: r for n, r in self._rules.items() if forward or n in call}
         plain = canonical(map_tensors(to_meta, call), ours)
-        seen = self.calls.setdefault(unit, [])
-        if any(c.form == form(plain, casts) for c in seen):
+        seen = self.calls.setdefault(draft.unit, [])
+        if any(c.form == form(plain, draft.casts) for c in seen):
             return
         seen.append(
-            RecordedCall(
-                unit=unit,
-                component=self._component,
-                method=method,
+            replace(
+                draft,
                 call=plain,
                 answer=map_tensors(to_meta, answer),
-                config=self._config,
-                identity=self._identity,
                 state=module_state(self._twin),
-                precision=self._precision,
-                dtype=dtype_name(self.module.dtype),  # type: ignore[arg-type]
-                casts=casts,
                 rules=ours,
-                ip_adapters=self._ip_adapters,
                 values=small_values(call, plain),
             )
         )
@@ -141,11 +163,6 @@ def methods_of(cls: type[nn.Module]) -> dict[str, str]:
     if hasattr(cls, "encode"):
         found["encode"] = "_encode" if hasattr(cls, "_encode") else "encode"
     return found
-
-
-def _in_order(call: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    """`call` in the order of the method's parameters: the order of the package's inputs."""
-    return {n: call[n] for n in (*(p for p in names if p in call), *call)}
 
 
 def _dtypes(module: nn.Module) -> dict[str, torch.dtype]:

@@ -20,6 +20,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from aotbuild.build.examples import Sizes, cases, example_call
+from aotbuild.build.trial import REFERENCE, call_dtype, cast, stock_module
 from aotbuild.cache.manifest import Manifest
 from aotbuild.errors import AotbuildError, BuildError, VerificationError
 from aotbuild.loaders.rules import INT8_ROWS
@@ -37,10 +38,6 @@ INT8_FACTOR = 1.1
 
 FLOOR = 1e-5
 """Relative L2 below which float32 answers count as the same."""
-
-REFERENCE = {"float32": "float64", "bfloat16": "float32", "float16": "float32"}
-"""The precision that each precision is measured against."""
-
 
 def verify_in_process(store: Path, key: str, *, seed: int = 0) -> dict[str, Any]:
     """`verify` in a fresh process, whose memory is given back when it ends.
@@ -80,11 +77,12 @@ def verify(store: Path, key: str, *, seed: int = 0) -> dict[str, Any]:
     from aotbuild.cache.store import Store
 
     manifest = Store(store).find(key).manifest
-    dtype = _call_dtype(manifest)
+    dtype = call_dtype(manifest)
     sizes = list(cases(manifest.signature))
     with torch.no_grad():
         answers = _answers(manifest, store, dtype, sizes, seed)
-        module = _cast(manifest, _module(manifest, seed), REFERENCE[dtype])
+        _, module = stock_module(manifest, seed)
+        module = cast(manifest, module, REFERENCE[dtype])
         results = [_case(manifest, module, a, seed) for a in answers]
     return {
         "passed": all(r["artifact_error"] <= r["bound"] for r in results),
@@ -113,35 +111,6 @@ def check_record(record: dict[str, Any], component: str) -> None:
             )
 
 
-def _call_dtype(manifest: Manifest) -> str:
-    """The floating dtype of most constants: the pipeline may cast a component (SDXL's VAE)."""
-    plain = (c.dtype for c in manifest.constants if c.rule != INT8_ROWS)
-    found = [dtype for dtype in plain if dtype in REFERENCE]
-    return max(set(found), key=found.count) if found else manifest.precision
-
-
-def _module(manifest: Manifest, seed: int) -> nn.Module:
-    """The module with random weights, in the precision that the pipeline is loaded in."""
-    from aotbuild.build.ip_adapter import adapters_of, add_ip_adapters
-    from aotbuild.build.modules import build_module, fill_random
-
-    config = {"_class_name": manifest.module.class_name, **manifest.module.config}
-    module = build_module(config, manifest.precision)
-    add_ip_adapters(module, adapters_of(manifest), manifest.precision)
-    fill_random(module, seed)
-    return module.to(manifest.target.device)
-
-
-def _cast(manifest: Manifest, module: nn.Module, dtype: str) -> nn.Module:
-    """`module` in `dtype`, its weights rounded to the precisions that the artifact's have."""
-    import torch
-
-    for name in (_call_dtype(manifest), dtype):
-        if name != manifest.precision:
-            module.to(getattr(torch, name))
-    return module
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Answers:
     """The output tensors of one case, all with the same weights in the artifact's precision.
@@ -162,16 +131,16 @@ def _answers(
     from aotbuild.build.prepare import prepare
     from aotbuild.loaders.load import load_on_trial
 
-    module = _module(manifest, seed)
+    whole, module = stock_module(manifest, seed)
     name = manifest.component.partition(".")[0]
-    loaded = load_on_trial(SimpleNamespace(**{name: module}), store, manifest.component)
-    _cast(manifest, module, dtype)
+    loaded = load_on_trial(SimpleNamespace(**{name: module}), store, manifest.key)
+    cast(manifest, module, dtype)
     ours = [_run(manifest, module, size, seed) for size in sizes]
     loaded.restore()
     eager = [_run(manifest, module, size, seed) for size in sizes]
     quantized: list[list[torch.Tensor] | None] = [None for _ in sizes]
     if is_int8(manifest):
-        prepare(module, Recipe.from_json(manifest.recipe).components[name])
+        prepare(whole, Recipe.from_json(manifest.recipe).components[name])
         quantized = [_run(manifest, module, size, seed) for size in sizes]
     return [
         _Answers(sizes=s, artifact=o, eager=e, quantized=q)
@@ -210,7 +179,7 @@ def _run(
 
 def _case(manifest: Manifest, module: nn.Module, answers: _Answers, seed: int) -> dict[str, Any]:
     """The errors of one case; `module` is in the reference precision."""
-    reference = _run(manifest, module, answers.sizes, seed, REFERENCE[_call_dtype(manifest)])
+    reference = _run(manifest, module, answers.sizes, seed, REFERENCE[call_dtype(manifest)])
     int8 = answers.quantized is not None
     eager = relative_l2(answers.quantized or answers.eager, reference)
     return {

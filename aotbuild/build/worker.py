@@ -54,7 +54,7 @@ def make(job: Job, key: str, root: Path, work: Path) -> dict[str, Any]:
     Raises:
         BuildError: it failed; or its key isn't `key`, because something changed meanwhile.
     """
-    from aotbuild.build.plan import blueprint
+    from aotbuild.build.blueprint import blueprint
 
     seconds: dict[str, float] = {}
     with _stage("rehearse", job.unit, seconds):
@@ -86,10 +86,11 @@ def _compile(blueprint: Blueprint, folder: Path, work: Path, seconds: dict[str, 
         recorded = blueprint.recorded
         module = recorded.module()
         prepare(module, blueprint.component)
-        exported = export_unit(module, recorded, device=device, dynamic=blueprint.dynamic)
+        part = recorded.part(module)
+        exported = export_unit(part, recorded, device=device, dynamic=blueprint.dynamic)
         if exported.signature.calls() != blueprint.signature.calls():
             raise BuildError(f"{unit}: the exported program takes other calls than were planned.")
-        constants = constant_plan(exported.program, recorded.module())
+        constants = constant_plan(exported.program, recorded.part(recorded.module()))
     with _stage("compile", unit, seconds):
         compiled = compile_package(
             exported.program,
@@ -181,7 +182,7 @@ def _manifest(
         parts=blueprint.parts,
         component=recorded.unit,
         method=recorded.method,
-        scope="full",
+        scope="full" if recorded.block is None else "regional",
         precision=recorded.precision,
         module=recorded.identity,
         signature=signature,
@@ -209,6 +210,7 @@ def _manifest(
                 "dynamic": blueprint.job.dynamic,
                 "tuning": blueprint.job.tuning,
             },
+            **({"blocks": list(recorded.block.paths)} if recorded.block else {}),
         },
         verification=(),
     )

@@ -29,14 +29,19 @@ _DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropo
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm, nn.RReLU)
 
 
-def identify(module: nn.Module) -> ModuleIdentity:
-    """Class, architecture and source of `module`; the same on the meta device as with weights."""
+def identify(
+    module: nn.Module, sources: dict[frozenset[str], str] | None = None
+) -> ModuleIdentity:
+    """Class, architecture and source of `module`; the same on the meta device as with weights.
+
+    `sources` keeps the digests of the source of other modules that were made already.
+    """
     config = _config(module)
     return ModuleIdentity(
         class_name=type(module).__name__,
         config=config,
         config_sha256=digest(config),
-        source_sha256=_source_digest(module),
+        source_sha256=_source_digest(module, {} if sources is None else sources),
     )
 
 
@@ -204,11 +209,13 @@ def _json(value: Any) -> Any:
     return value if value is None or type(value) in (bool, int, float, str) else str(value)
 
 
-def _source_digest(module: nn.Module) -> str:
+def _source_digest(module: nn.Module, known: dict[frozenset[str], str]) -> str:
     """Digest over the files that define the module's classes and processors, torch's own aside."""
-    names = {c.__module__ for c in _classes(module)}
-    own = sorted(n for n in names if n.partition(".")[0] != "torch")
-    return digest([[name, _file_digest(name)] for name in own])
+    names = frozenset(c.__module__ for c in _classes(module))
+    if names not in known:
+        own = sorted(n for n in names if n.partition(".")[0] != "torch")
+        known[names] = digest([[name, _file_digest(name)] for name in own])
+    return known[names]
 
 
 def _classes(module: nn.Module) -> Iterator[type]:

@@ -56,6 +56,8 @@ class ComponentRecipe:
         ip_adapters: for each IP-Adapter that the pipeline has loaded, the width of its image
             embeddings.
         preparations: of `PREPARATIONS`, what else is done to the module before export.
+        blocks: classes of the repeated blocks that the regional scope compiles; none: those that
+            the component's class names as `_repeated_blocks`.
         rules: argument name -> the rule that brings it to one form, of `ARGUMENT_RULES`.
         inductor: options of `torch._inductor.config`, by dotted name.
         cpu: fields of `CPU_FIELDS` that differ where the target is a CPU, whose weights are often
@@ -71,6 +73,7 @@ class ComponentRecipe:
     int8: Int8Filter | None = None
     ip_adapters: tuple[int, ...] = ()
     preparations: tuple[str, ...] = ()
+    blocks: tuple[str, ...] = ()
     rules: dict[str, str] = field(default_factory=dict)
     inductor: dict[str, Scalar] = field(default_factory=dict)
     cpu: dict[str, Scalar] = field(default_factory=dict)
@@ -93,6 +96,9 @@ class ComponentRecipe:
             one_of("preparations", preparation, PREPARATIONS)
         if len(set(self.preparations)) != len(self.preparations):
             raise ValueError("preparations: name each once")
+        for block in self.blocks:
+            if not block.isidentifier() or self.blocks.count(block) > 1:
+                raise ValueError(f"blocks: {block!r} isn't the name of a class, named once")
         for rule in self.rules.values():
             one_of("rules", rule, ARGUMENT_RULES)
         if self.fuse_qkv and self.attention == "math":

@@ -1,0 +1,156 @@
+"""One artifact's blueprint: its call rehearsed, its preparation and options, the parts of its key."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aotbuild import probe
+from aotbuild.build.calls import RecordedCall
+from aotbuild.build.compile import options_for
+from aotbuild.build.host import Toolchain, find_toolchain
+from aotbuild.build.job import Blueprint, Job
+from aotbuild.build.layers import inductor_options, judge_layers
+from aotbuild.build.prepare import describe
+from aotbuild.build.ranges import Range, find_range, inner_sizes
+from aotbuild.build.rehearse import Rehearsal, rehearse
+from aotbuild.build.signatures import planned_signature
+from aotbuild.build.targets import target_for
+from aotbuild.cache.files import weights_part
+from aotbuild.cache.key import RULES_REVISION, Part, make_parts
+from aotbuild.cache.signature import Signature
+from aotbuild.errors import BuildError
+from aotbuild.recipe import Recipe, parse_resolution
+from aotbuild.target import Target
+
+
+def blueprint(job: Job) -> Blueprint:
+    """Work out one job again, in the process that will carry it out."""
+    target = target_for(job.gpu, job.recipe)
+    rehearsals = rehearsed(job.recipe, job.configs, job.variant, job.dynamic, job.scope)
+    return draw(job, rehearsals, target, find_toolchain())
+
+
+def rehearsed(
+    recipe: Recipe,
+    configs: dict[str, dict[str, Any]],
+    variant: str,
+    dynamic: tuple[str, str] | None,
+    scope: str,
+) -> tuple[Rehearsal, ...]:
+    """One rehearsal, or the two at inner sizes that tell a range's moving dimensions."""
+    if dynamic is None:
+        sizes: tuple[tuple[int, int], ...] = (parse_resolution(recipe.call.resolution),)
+    else:
+        low, high = map(parse_resolution, dynamic)
+        sizes = inner_sizes(low, high, recipe.call.multiple_px)
+    batch = recipe.call.batch
+    return tuple(
+        rehearse(recipe, configs, resolution=size, batch=batch, variant=variant, scope=scope)
+        for size in sizes
+    )
+
+
+def draw(
+    job: Job, rehearsals: tuple[Rehearsal, ...], target: Target, toolchain: Toolchain
+) -> Blueprint:
+    """The blueprint of `job`, whose rehearsals are these.
+
+    Raises:
+        RecipeError: the module can't be prepared as its recipe says.
+        BuildError: it can't serve the range that is asked for.
+    """
+    recorded = rehearsals[0].units[job.unit][job.index]
+    component, layers = judge_layers(recorded, job.recipe.components[recorded.component])
+    dynamic = _range(job, rehearsals) if job.dynamic else None
+    signature = planned_signature(recorded, target.device, dynamic)
+    preparation = {
+        "dtype": job.recipe.dtype,
+        **describe(component),
+        "casts": recorded.changed,
+    }
+    inductor = inductor_options(component)
+    options = options_for(target.arch, target.device, inductor, tune=job.tune)
+    return Blueprint(
+        job=job,
+        recorded=recorded,
+        dynamic=dynamic,
+        signature=signature,
+        component=component,
+        layers=layers,
+        preparation=preparation,
+        options=options,
+        target=target,
+        toolchain=toolchain,
+        parts=_parts(job, recorded, signature, preparation, options, target, toolchain),
+    )
+
+
+def _range(job: Job, rehearsals: tuple[Rehearsal, ...]) -> Range:
+    assert job.dynamic is not None
+    low, high = map(parse_resolution, job.dynamic)
+    first, second = rehearsals
+    ours, theirs = first.units[job.unit], second.units.get(job.unit, ())
+    if [c.block and c.block.paths for c in ours] != [c.block and c.block.paths for c in theirs]:
+        raise BuildError(
+            f"{job.unit} can't be dynamic: its blocks are called alike at one size and otherwise "
+            "at another. Build each resolution for itself."
+        )
+    return find_range(
+        ours[job.index],
+        theirs[job.index],
+        sizes=(first.resolution, second.resolution),
+        low=low,
+        high=high,
+        multiple_px=job.recipe.call.multiple_px,
+    )
+
+
+def _parts(
+    job: Job,
+    recorded: RecordedCall,
+    signature: Signature,
+    preparation: dict[str, Any],
+    options: dict[str, Any],
+    target: Target,
+    toolchain: Toolchain,
+) -> tuple[Part, ...]:
+    installed = probe.versions()
+    versions = {"torch": target.torch, "diffusers": installed["diffusers"]}
+    if target.device == "cuda":
+        versions |= {"cuda": target.cuda, "triton": target.triton}
+    if preparation["quantization"] != "none":
+        versions["torchao"] = installed["torchao"]
+    return make_parts(
+        {
+            "rules": RULES_REVISION,
+            "architecture": {
+                "class": recorded.identity.class_name,
+                "method": recorded.method,
+                "config": recorded.identity.config,
+                **_block_part(recorded),
+            },
+            "source": recorded.identity.source_sha256,
+            "signature": signature.calls(),
+            "preparation": preparation,
+            "options": options,
+            "tuning": "measured" if job.tune else job.tuning,
+            "target": {
+                "device": target.device,
+                "arch": target.arch,
+                "system": target.system,
+                "processor": target.processor,
+            },
+            "versions": versions,
+            "toolchain": toolchain.to_json(),
+            "weights": weights_part(job.weights["digest"] if job.weights else None),
+        }
+    )
+
+
+
+
+def _block_part(recorded: RecordedCall) -> dict[str, Any]:
+    """What tells a block's code from another's, beside its class and weights."""
+    if recorded.block is None:
+        return {}
+    return {"component": recorded.component, "state": recorded.state}
