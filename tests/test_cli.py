@@ -73,7 +73,10 @@ WRONG_CALLS = {
         "leave --resolution out",
     ),
     "unknown dtype": (("plan", "sd15", "--gpu", "cpu", "--dtype", "fp8"), "fp8"),
-    "regional": (("plan", "tiny", "--gpu", "cpu", "--scope", "regional"), "a later release"),
+    "regional": (
+        ("build", "tiny", "--gpu", "cpu", "--scope", "regional", "--pack-weights"),
+        "Leave one of the two out",
+    ),
     "a range that is empty": (
         ("plan", "tiny", "--gpu", "cpu", "--dynamic", "256x256:64x64"),
         "smallest:largest",

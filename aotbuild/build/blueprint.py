@@ -1,4 +1,4 @@
-"""One artifact's blueprint: its call rehearsed, its preparation and options, the parts of its key."""
+"""One artifact's blueprint: its call rehearsed, its preparation and options, its key."""
 
 from __future__ import annotations
 
@@ -145,8 +145,6 @@ def _parts(
             "weights": weights_part(job.weights["digest"] if job.weights else None),
         }
     )
-
-
 
 
 def _block_part(recorded: RecordedCall) -> dict[str, Any]:

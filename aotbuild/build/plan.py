@@ -17,7 +17,7 @@ from aotbuild.build.request import BuildRequest, Event, Planned, chosen
 from aotbuild.build.targets import runs_here, target_for
 from aotbuild.build.tuning import read_table, table_path
 from aotbuild.cache.store import Store
-from aotbuild.errors import TargetError, UsageError
+from aotbuild.errors import TargetError
 from aotbuild.recipe import Recipe, recipe_configs
 from aotbuild.target import Target
 
@@ -91,11 +91,6 @@ def _weights(request: BuildRequest) -> dict[str, dict[str, Any]]:
 
 
 def _check_supported(request: BuildRequest, target: Target) -> None:
-    if request.scope != "full" and request.pack_weights:
-        raise UsageError(
-            "--pack-weights puts one component's weights beside its code, and a regional artifact "
-            "serves many blocks, each with its own: leave one of the two out."
-        )
     if request.tune and not (target.device == "cuda" and runs_here(target)):
         raise TargetError(
             f"--tune measures on the GPU that is built for, and torch sees no {target.arch} here. "

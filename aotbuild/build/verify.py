@@ -39,6 +39,7 @@ INT8_FACTOR = 1.1
 FLOOR = 1e-5
 """Relative L2 below which float32 answers count as the same."""
 
+
 def verify_in_process(store: Path, key: str, *, seed: int = 0) -> dict[str, Any]:
     """`verify` in a fresh process, whose memory is given back when it ends.
 

@@ -106,5 +106,8 @@ def _print_planned(planned: list[Planned]) -> None:
     for p in planned:
         first = next(p.signature.sizes(), "no tensors")
         state = "in the store" if p.cached else "to build"
-        rows.append((p.component, p.resolution, str(p.batch), p.variant, first, p.key[:12], state))
-    print_table(("component", "call", "batch", "variant", "first input", "key", "state"), rows)
+        blocks = str(len(p.blocks) or "whole")
+        size = (p.resolution, str(p.batch), p.variant)
+        rows.append((p.component, blocks, *size, first, p.key[:12], state))
+    header = ("component", "blocks", "call", "batch", "variant", "first input", "key", "state")
+    print_table(header, rows)

@@ -12,12 +12,12 @@ from aotbuild.commands.output import print_table
 
 
 def print_layers(planned: Iterable[Planned]) -> None:
-    """A table per unit that has layers to speak of, layers of one shape and one fate in a line."""
-    seen: set[str] = set()
+    """A table per unit or kind of block that has layers, those of one shape and fate in a line."""
+    seen: list[tuple[str, tuple[dict[str, Any], ...]]] = []
     for p in planned:
-        if not p.layers or p.component in seen:
+        if not p.layers or (p.component, p.layers) in seen:
             continue
-        seen.add(p.component)
+        seen.append((p.component, p.layers))
         click.echo(f"\n{summary(p)}")
         print_table(("layers", "in", "out", "int8", "the first of them"), _rows(p.layers))
 

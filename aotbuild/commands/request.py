@@ -121,6 +121,11 @@ def make_request(arguments: Arguments) -> BuildRequest:
             f"--tune measures on a GPU, and --gpu {arguments.gpu} builds for a CPU. Leave it out."
         )
     local_folder(arguments.checkpoint)
+    if arguments.pack_weights and arguments.scope != "full":
+        raise UsageError(
+            "--pack-weights puts a component's weights beside its code, and a regional artifact "
+            "serves many blocks, each with its own. Leave one of the two out."
+        )
     if arguments.pack_weights:
         checkpoint = check_checkpoint(arguments.checkpoint)
         for name in recipe.components:

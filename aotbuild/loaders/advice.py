@@ -24,6 +24,8 @@ def build_command(manifests: Sequence[Manifest], call: dict[str, Any]) -> str:
         words += ["--quant", "int8dq"]
     if manifest.packed is not None:
         words += ["--checkpoint", "FOLDER", "--pack-weights"]
+    if manifest.scope != "full":  # a block's call doesn't tell the size of the image
+        return " ".join([*words, "--scope", "regional", "--resolution", "WIDTHxHEIGHT"])
     return " ".join(words + _size(manifest, call))
 
 

@@ -80,23 +80,37 @@ class Component:
     Attributes:
         device: where artifacts run: where its weights are, or would be.
         weightless: whether its parameters have no values, so that packed constants alone serve it.
+        whole: the pipeline's own module, of which this one is a block; else the same.
     """
 
-    def __init__(self, name: str, module: nn.Module, device: torch.device | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        module: nn.Module,
+        device: torch.device | None = None,
+        *,
+        whole: nn.Module | None = None,
+        state: State | None = None,
+    ) -> None:
+        """Watch over `module`.
+
+        Args:
+            state: its `module_state`, where that is known already.
+        """
         self.name = name
         self.module = module
+        self.whole = module if whole is None else whole
         self.device = device_of(module) if device is None else device
         self.weightless = is_weightless(module)
         self.weights = Weights(module)
         self.gate = Gate()
         self.freeing = Freeing(self)
-        self.state: State = module_state(module)
+        self.state: State = module_state(module) if state is None else state
         self._lock = threading.Lock()
         self._snapshot: Snapshot | None = None
         self._seen = 0
         self.lost = False
-        me = weakref.ref(self)
-        os.register_at_fork(after_in_child=lambda: _after_fork(me()))
+        _alive.add(self)
 
     def observe(self) -> int:
         """A number that stands for the module's state; another one once the state has changed.
@@ -135,15 +149,22 @@ class Component:
         self._snapshot = Snapshot(self.module)
 
 
-def _after_fork(component: Component | None) -> None:
+# Fork handlers can't be taken back, hence one for the process, and this one table.
+_alive: weakref.WeakSet[Component] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
     """The locks of threads that the child doesn't have are nobody's to open.
 
     Where a run was in flight the library's own lock is among them, so the child stays eager.
     """
-    if component is not None:
+    for component in list(_alive):
         component._lock = threading.Lock()
         component.freeing.after_fork()
         component.lost = component.gate.after_fork() or component.lost
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def state_reason(built: Mapping[str, Any], here: Mapping[str, Any]) -> str | None:

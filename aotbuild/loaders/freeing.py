@@ -145,6 +145,7 @@ class Freeing:
 
     def _tied(self) -> set[str]:
         """Paths at which one tensor is held with others."""
-        named = list(self._component.module.named_parameters(remove_duplicate=False))
-        times = Counter(id(p) for _, p in named)
+        everywhere = self._component.whole.named_parameters(remove_duplicate=False)
+        times = Counter(id(p) for _, p in everywhere)
+        named = self._component.module.named_parameters(remove_duplicate=False)
         return {path for path, p in named if times[id(p)] > 1}

@@ -16,15 +16,17 @@ import torch
 from torch import nn
 
 from aotbuild import probe
+from aotbuild.cache.artifact import Entry
 from aotbuild.cache.store import Store
 from aotbuild.errors import NoArtifactError, ReleasedError, UsageError
 from aotbuild.loaders.component import device_of, is_weightless
 from aotbuild.loaders.fitting import fit_module
-from aotbuild.loaders.loaded import Loaded, Rejection, Unit
+from aotbuild.loaders.loaded import Loaded, Rejection
 from aotbuild.loaders.opening import open_source
 from aotbuild.loaders.options import Options
 from aotbuild.loaders.remote import Remote, fetched
-from aotbuild.loaders.source import listed, wanted_units
+from aotbuild.loaders.source import Wanted, listed, wanted_units
+from aotbuild.loaders.unit import Unit
 
 _log = logging.getLogger(__name__)
 
@@ -44,8 +46,12 @@ def load(
     allow_unpinned: bool = False,
     trusted_keys: Sequence[str | PathLike[str]] | None = None,
     owners: Sequence[str] | None = None,
+    scope: Literal["full", "regional"] | None = None,
 ) -> Loaded:
     """Swap compiled artifacts into `pipeline`, for every component that one fits.
+
+    Where none of a whole component does, those of its repeated blocks are bound to every block that
+    they fit, and what is outside of the blocks runs as stock code.
 
     A component whose parameters are all on the meta device is served by artifacts with packed
     constants alone, and has no eager to fall back to.
@@ -73,6 +79,8 @@ def load(
             each 64 hex digits, or the path of a public key's PEM file.
         owners: organisations and users whose collections may be loaded; None: those of
             `$AOTBUILD_ALLOWED_OWNERS`, or all.
+        scope: "full" for artifacts of whole components alone; "regional" for those of repeated
+            blocks, where `source` has some of a component.
 
     Returns:
         What was loaded, with `report`, `metrics`, `refresh` and `restore`.
@@ -80,12 +88,14 @@ def load(
     Raises:
         SourceError: `source` is no such folder, holds no artifacts, or isn't pinned to a commit.
         HubError: the Hub can't be reached.
-        NoArtifactError: with every rejection, where a unit got none, under `fallback="error"`; and
-            where a component without weights got none.
+        NoArtifactError: with every rejection, where a unit got none, or not all of its blocks did,
+            under `fallback="error"`; and where a component without weights got none.
         LoadError: a component is swapped already, or packed constants are of several checkpoints.
     """
     if fallback not in ("eager", "error"):
         raise UsageError(f"fallback={fallback!r}: write 'eager' or 'error'.")
+    if scope not in (None, "full", "regional"):
+        raise UsageError(f"scope={scope!r}: write 'full' or 'regional', or leave it out.")
     if num_runners < 1:
         raise UsageError(f"num_runners={num_runners}: at least 1 is needed.")
     options = Options(
@@ -96,6 +106,7 @@ def load(
         strict=fallback == "error",
         checkpoint=checkpoint,
         frees=fallback == "error",
+        scope=scope,
     )
     opened = open_source(
         source, revision, allow_unpinned=allow_unpinned, keys=trusted_keys, owners=owners
@@ -103,11 +114,11 @@ def load(
     return _load(pipeline, opened, components, options)
 
 
-def load_on_trial(pipeline: object, store: Path, unit: str) -> Loaded:
-    """`load` for verification: one unit or an error, and no record need vouch for this torch yet.
+def load_on_trial(pipeline: object, store: Path, key: str) -> Loaded:
+    """`load` for verification: one artifact or an error; no record need vouch for this torch yet.
 
     Raises:
-        NoArtifactError: with every rejection.
+        NoArtifactError: with every reason.
     """
     options = Options(
         store=Store(store),
@@ -117,30 +128,48 @@ def load_on_trial(pipeline: object, store: Path, unit: str) -> Loaded:
         strict=True,
         trial=True,
     )
-    return _load(pipeline, store, [unit], options)
+    entry = Store(store).find(key)
+    label, scope = entry.manifest.component, entry.manifest.scope
+    wanted = Wanted(wanted_units(pipeline, {label}, [label]), {label: scope})
+    return _fit(pipeline, store, [entry], [], wanted, options)
 
 
 def _load(
     pipeline: object, source: Path | Remote, components: Sequence[str] | None, options: Options
 ) -> Loaded:
     if isinstance(source, Remote):
-        entries, rejections, labels = fetched(source, pipeline, components, options, _device)
+        entries, rejections = fetched(source, pipeline, components, options, _device)
+        scopes = {item.component: item.scope for item in source.items}
     else:
         entries, rejections = listed(source)
-        labels = {e.manifest.component for e in entries}
-    names = wanted_units(pipeline, labels, components)
+        scopes = {e.manifest.component: e.manifest.scope for e in entries}
+    wanted = Wanted(wanted_units(pipeline, set(scopes), components), scopes)
+    return _fit(pipeline, source, entries, rejections, wanted, options)
+
+
+def _fit(
+    pipeline: object,
+    source: Path | Remote,
+    entries: Sequence[Entry],
+    rejections: list[Rejection],
+    wanted: Wanted,
+    options: Options,
+) -> Loaded:
     units: list[Unit] = []
+    partial: set[str] = set()
     try:
-        for name, labels in names.items():
+        for name, labels in wanted.labels.items():
             module: nn.Module = getattr(pipeline, name)
             mine = [e for e in entries if e.manifest.component in labels]
             fitted = fit_module(name, module, mine, _device(pipeline, module), options)
             units += fitted.units
             rejections += fitted.rejections
+            partial |= fitted.partial
         loaded = Loaded(units, rejections, str(source))
-        hollow = {n for n in names if is_weightless(getattr(pipeline, n))}
-        stuck = hollow - {u.component.name for u in units}
-        _check_complete(names, units, rejections, source, strict=options.strict or bool(stuck))
+        hollow = {n for n in wanted.labels if is_weightless(getattr(pipeline, n))}
+        strict = options.strict or bool(hollow - {u.component.name for u in units})
+        missing = wanted.missing({u.name for u in units})
+        _check_complete(missing, partial, bool(wanted.labels), rejections, source, strict=strict)
         if options.frees:
             loaded.free()
     except BaseException:
@@ -161,24 +190,28 @@ def _device(pipeline: object, module: nn.Module) -> torch.device:
 
 
 def _check_complete(
-    names: dict[str, set[str]],
-    units: list[Unit],
+    missing: set[str],
+    partial: set[str],
+    known: bool,
     rejections: list[Rejection],
     source: Path | Remote,
     *,
     strict: bool,
 ) -> None:
-    """Say which units got nothing; raise where the user asked for that."""
-    served = {u.name for u in units}
-    missing = sorted({label for labels in names.values() for label in labels} - served)
-    if names and not missing:
+    """Say which units, or which of their blocks, got nothing; raise where the user asked for that.
+
+    Args:
+        known: whether `source` has anything for this pipeline.
+    """
+    labels = sorted(missing | partial)
+    if known and not labels:
         return
-    what = ", ".join(missing) or "any component of this pipeline"
-    listed = [f"  {r.unit} {r}" for r in rejections if not missing or r.unit in missing]
+    what = ", ".join(label if label in missing else f"all blocks of {label}" for label in labels)
+    listed = [f"  {r.unit} {r}" for r in rejections if not labels or r.unit in labels]
     why = (
         "\n".join(listed) or f"  {source} has no artifact for it; `aotbuild list` shows what it has"
     )
-    message = f"No artifact serves {what}:\n{why}"
+    message = f"No artifact serves {what or 'any component of this pipeline'}:\n{why}"
     if strict:
         raise NoArtifactError(message)
     _log.warning("%s", message)

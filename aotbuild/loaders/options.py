@@ -20,3 +20,4 @@ class Options:
     checkpoint: str | PathLike[str] | None = None
     trial: bool = False
     frees: bool = False
+    scope: str | None = None

@@ -23,8 +23,18 @@ from aotbuild.cache.pinning import pinned
 from aotbuild.cache.seals import distrust
 from aotbuild.canonical import digest
 from aotbuild.errors import AotbuildError
+from aotbuild.loaders.choosing import (
+    Facts,
+    Fitted,
+    by_scope,
+    facts_from,
+    judged,
+    packed_entries,
+    served_whole,
+    trusted,
+)
 from aotbuild.loaders.component import is_weightless, precision_of
-from aotbuild.loaders.fitting import Facts, Fitted, facts_from, judged, packed_entries, trusted
+from aotbuild.loaders.kinds import judge_blocks
 from aotbuild.loaders.loaded import Rejection
 from aotbuild.loaders.options import Options
 from aotbuild.loaders.source import Offer, is_unit_of, wanted_units
@@ -114,8 +124,8 @@ def fetched(
     components: Sequence[str] | None,
     options: Options,
     device_for: Callable[[object, nn.Module], torch.device],
-) -> tuple[list[Entry], list[Rejection], set[str]]:
-    """The artifacts that serve `pipeline`, in the store now; the others' reasons; what there is of.
+) -> tuple[list[Entry], list[Rejection]]:
+    """The artifacts that serve `pipeline`, in the store now; and the others' reasons.
 
     Raises:
         LoadError: a component is swapped already.
@@ -126,12 +136,18 @@ def fetched(
     for name, units in wanted_units(pipeline, labels, components).items():
         module: nn.Module = getattr(pipeline, name)
         mine = [o for o in remote.offers if o.manifest.component in units]
+        check_free(module, name, {o.manifest.method for o in mine})
         offers = remote.vouched(mine, found)
         device = device_for(pipeline, module)
-        entries += remote.fetch(
-            _serving(name, module, offers, device, options, found), options, found
-        )
-    return entries, found.rejections, labels
+        whole, blocks = by_scope(offers, options, found)
+        chosen = _serving(name, module, whole, device, options, found)
+        if blocks and not chosen:
+            kinds = judge_blocks(name, module, blocks, device, options, found)
+            chosen = list({o.manifest.key: o for k in kinds for o in k.chosen}.values())
+        else:
+            found.turn_down_all(blocks, served_whole(name))
+        entries += remote.fetch(chosen, options, found)
+    return entries, found.rejections
 
 
 def _serving(
@@ -142,16 +158,11 @@ def _serving(
     options: Options,
     found: Fitted,
 ) -> list[Offer]:
-    """Those of `offers` that serve the component, best first."""
-    for method in {o.manifest.method for o in offers}:
-        check_free(module, name, method)
+    """Those of `offers` that serve the whole component, best first."""
     if not offers:
         return []
     if is_hooked(module):
-        for offer in offers:
-            found.turn_down(
-                offer, [f"{name} has a hook or a replaced method; see `aotbuild.load`."]
-            )
+        found.turn_down_all(offers, f"{name} has a hook or a replaced method; see `aotbuild.load`.")
         return []
     weightless = is_weightless(module)
     if weightless:
@@ -190,5 +201,7 @@ def best_of_each_call(offers: Iterable[Offer]) -> list[Offer]:
     for offer in sorted(offers, key=lambda o: o.manifest.packed is not None):
         item = offer.manifest
         call: list[Any] = [item.component, item.method, item.signature.calls()]
+        if item.scope != "full":
+            call += [item.module.config_sha256, item.state]
         best.setdefault(digest([*call, item.covers.quantization]), offer)
     return list(best.values())

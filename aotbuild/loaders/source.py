@@ -96,6 +96,26 @@ def wanted_units(
     return wanted
 
 
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is wanted of a source.
+
+    Attributes:
+        labels: component -> labels of its units. scopes: label -> scope, of what there is.
+    """
+
+    labels: dict[str, set[str]]
+    scopes: dict[str, str]
+
+    def missing(self, served: set[str]) -> set[str]:
+        """The labels without a unit; of a component served in one scope, those of that scope."""
+        found: set[str] = set()
+        for labels in self.labels.values():
+            scopes = {self.scopes.get(label) for label in labels & served}
+            found |= {x for x in labels if not scopes or self.scopes.get(x) in scopes} - served
+        return found
+
+
 def is_unit_of(unit: str, label: str) -> bool:
     """Whether `label` names the unit, or the component that it is of."""
     return unit == label or unit.startswith(f"{label}.")

@@ -22,8 +22,9 @@ from aotbuild.cache.files import Parameter
 from aotbuild.cache.manifest import Manifest
 from aotbuild.cache.store import Store
 from aotbuild.errors import NoArtifactError, UsageError
+from aotbuild.loaders.choosing import Fitted, packed_entries, state_for
 from aotbuild.loaders.component import Component, named_device
-from aotbuild.loaders.fitting import Fitted, fit, packed_entries, state_for
+from aotbuild.loaders.fitting import fit
 from aotbuild.loaders.loaded import Loaded, Rejection
 from aotbuild.loaders.opening import open_source
 from aotbuild.loaders.options import Options

@@ -29,9 +29,7 @@ _DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropo
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm, nn.RReLU)
 
 
-def identify(
-    module: nn.Module, sources: dict[frozenset[str], str] | None = None
-) -> ModuleIdentity:
+def identify(module: nn.Module, sources: dict[frozenset[str], str] | None = None) -> ModuleIdentity:
     """Class, architecture and source of `module`; the same on the meta device as with weights.
 
     `sources` keeps the digests of the source of other modules that were made already.

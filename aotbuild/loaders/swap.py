@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from torch import nn
@@ -34,14 +35,21 @@ class Swap:
             table[self._method] = self._before
 
 
-def check_free(module: nn.Module, name: str, method: str) -> None:
-    """Refuse a component that is swapped already.
+def check_free(module: nn.Module, name: str, methods: Iterable[str]) -> None:
+    """Refuse a component of which one of `methods` is swapped already, or a part.
 
     Raises:
         LoadError: it is.
     """
-    if isinstance(vars(module).get(method), Dispatcher):
+    swapped = [m for m in methods if isinstance(vars(module).get(m), Dispatcher)]
+    parts = (type(p).__name__ for p in module.modules() if p is not module and _is_swapped(p))
+    what = f"{name}.{swapped[0]}" if swapped else next((f"{name}'s {part}" for part in parts), None)
+    if what is not None:
         raise LoadError(
-            f"{name}.{method} is swapped already. Call restore() on what the first load returned, "
-            "then load again."
+            f"{what} is swapped already. Call restore() on what the first load returned, then load "
+            "again."
         )
+
+
+def _is_swapped(module: nn.Module) -> bool:
+    return isinstance(vars(module).get("forward"), Dispatcher)

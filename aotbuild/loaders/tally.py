@@ -32,7 +32,3 @@ class Tally:
             self.fallbacks[miss.kind] = self.fallbacks.get(miss.kind, 0) + 1
             self.last_reason[miss.kind] = miss.reason
         return first
-
-    def after_fork(self) -> None:
-        """In a forked child: no other thread holds the lock."""
-        self._lock = threading.Lock()

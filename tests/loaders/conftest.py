@@ -133,7 +133,15 @@ class Kit:
         return loaded
 
 
-OPTIONS = ("components", "fallback", "self_check", "require_verified", "num_runners", "checkpoint")
+OPTIONS = (
+    "components",
+    "fallback",
+    "self_check",
+    "require_verified",
+    "num_runners",
+    "checkpoint",
+    "scope",
+)
 
 
 @pytest.fixture

@@ -58,7 +58,7 @@ def test_weights_are_freed_at_loading_when_only_int8_constants_are_made_of_them(
 
 
 def test_nothing_is_freed_when_eager_may_still_run(kit: Kit) -> None:
-    key = quantized.write(kit).component
+    key = quantized.write(kit).key
     module = quantized.stock()
     kit.load(net=module).restore()
     assert held(module) == 64 * 16 * 4
