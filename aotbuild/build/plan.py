@@ -14,9 +14,10 @@ from aotbuild.build.compile import options_for
 from aotbuild.build.host import Toolchain, find_toolchain
 from aotbuild.build.job import Blueprint, Job
 from aotbuild.build.layers import inductor_options, judge_layers
+from aotbuild.build.moving import range_over, settings_of
 from aotbuild.build.pack import source_of
 from aotbuild.build.prepare import describe
-from aotbuild.build.ranges import Range, find_range, inner_sizes
+from aotbuild.build.ranges import Range
 from aotbuild.build.rehearse import Rehearsal, check_called, rehearse
 from aotbuild.build.request import BuildRequest, Event, Planned, chosen
 from aotbuild.build.signatures import planned_signature
@@ -27,7 +28,7 @@ from aotbuild.cache.key import RULES_REVISION, Part, make_parts
 from aotbuild.cache.signature import Signature
 from aotbuild.cache.store import Store
 from aotbuild.errors import TargetError, UsageError
-from aotbuild.recipe import Recipe, parse_resolution, recipe_configs
+from aotbuild.recipe import Recipe, recipe_configs
 from aotbuild.target import Target
 
 
@@ -77,7 +78,8 @@ def plan(
                 )
                 print_ = _blueprint(job, rehearsals, target, toolchain)
                 found.setdefault(print_.key, _planned(print_, store, seconds))
-    check_called(recipe, called)
+    if {*_variants(recipe, request)} >= {*recipe.call.variants}:
+        check_called(recipe, called)
     return chosen(found.values(), request.components)
 
 
@@ -122,8 +124,12 @@ def _calls(
     for resolution in sizes:
         for batch in request.batches:
             resolved = recipe.override(resolution=resolution, batch=batch)
-            for variant in tuple(recipe.call.variants) or ("default",):
+            for variant in _variants(recipe, request):
                 yield resolved, variant, request.dynamic
+
+
+def _variants(recipe: Recipe, request: BuildRequest) -> tuple[str, ...]:
+    return request.variants or recipe.call.default_variants or ("default",)
 
 
 def _label(recipe: Recipe, variant: str, dynamic: tuple[str, str] | None) -> str:
@@ -137,15 +143,16 @@ def _rehearse(
     variant: str,
     dynamic: tuple[str, str] | None,
 ) -> tuple[Rehearsal, ...]:
-    """One rehearsal, or the two at inner sizes that tell a range's moving dimensions."""
-    if dynamic is None:
-        sizes: tuple[tuple[int, int], ...] = (parse_resolution(recipe.call.resolution),)
-    else:
-        low, high = map(parse_resolution, dynamic)
-        sizes = inner_sizes(low, high, recipe.call.multiple_px)
+    """One rehearsal, or the two that tell the moving dimensions of a range."""
     return tuple(
-        rehearse(recipe, configs, resolution=size, batch=recipe.call.batch, variant=variant)
-        for size in sizes
+        rehearse(
+            recipe.at_lengths(setting.lengths),
+            configs,
+            resolution=setting.resolution,
+            batch=recipe.call.batch,
+            variant=variant,
+        )
+        for setting in settings_of(recipe.vary(variant).call, dynamic)
     )
 
 
@@ -154,7 +161,7 @@ def _blueprint(
 ) -> Blueprint:
     recorded = rehearsals[0].units[job.unit][job.index]
     component, layers = judge_layers(recorded, job.recipe.components[recorded.component])
-    dynamic = _range(job, rehearsals) if job.dynamic else None
+    dynamic = _range(job, rehearsals)
     signature = planned_signature(recorded, target.device, dynamic)
     preparation = {
         "dtype": job.recipe.dtype,
@@ -178,18 +185,9 @@ def _blueprint(
     )
 
 
-def _range(job: Job, rehearsals: tuple[Rehearsal, ...]) -> Range:
-    assert job.dynamic is not None
-    low, high = map(parse_resolution, job.dynamic)
-    first, second = rehearsals
-    return find_range(
-        first.units[job.unit][job.index],
-        second.units[job.unit][job.index],
-        sizes=(first.resolution, second.resolution),
-        low=low,
-        high=high,
-        multiple_px=job.recipe.call.multiple_px,
-    )
+def _range(job: Job, rehearsals: tuple[Rehearsal, ...]) -> Range | None:
+    calls = [r.units[job.unit][job.index] for r in rehearsals]
+    return range_over(job.recipe.vary(job.variant).call, job.dynamic, calls)
 
 
 def _parts(
