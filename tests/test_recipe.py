@@ -13,6 +13,7 @@ from aotbuild.recipe import (
     DTYPES,
     CallRecipe,
     ComponentRecipe,
+    LengthRecipe,
     Recipe,
     TensorRecipe,
     VariantRecipe,
@@ -112,7 +113,27 @@ MISTAKES = {
         "ip_adapters: their attention",
     ),
     "off its own grid": (('"512x512"', '"500x512"'), "nearest is 512x512"),
-    "no such extent": (('"batch"', '"images"'), "'images' is not a number"),
+    "no such extent": (('"batch"', '"images"'), "'images' is none of batch, height, width"),
+    "a length of nothing": (
+        ("[call.tensors]", "lengths.n = { usual = 0 }\n[call.tensors]"),
+        "usual",
+    ),
+    "half a range of lengths": (
+        ("[call.tensors]", "lengths.n = { usual = 8, largest = 9 }\n[call.tensors]"),
+        "both smallest and largest",
+    ),
+    "a range of lengths without the usual one": (
+        ("[call.tensors]", "lengths.n = { usual = 1, smallest = 2, largest = 9 }\n[call.tensors]"),
+        "smallest <= usual <= largest",
+    ),
+    "a length by a size's name": (
+        ("[call.tensors]", "lengths.h = { usual = 8 }\n[call.tensors]"),
+        "'h' can't be a length's name",
+    ),
+    "nothing to build": (
+        ("[call.tensors]", "variants = { plain = { optional = true } }\n[call.tensors]"),
+        "at least one must not be optional",
+    ),
     "no such fraction": (('"batch"', '"height/0"'), "'height/0' is not a number"),
     "a list of nothing": (("768]", "768], count = 0"), "count must be at least 1"),
     "a variant's argument outside its table": (
@@ -277,6 +298,7 @@ def test_configs_are_refused_when_there_is_no_such_architecture() -> None:
         (ComponentRecipe, "Every component"),
         (CallRecipe, "Every call"),
         (TensorRecipe, "Every tensor"),
+        (LengthRecipe, "Every length"),
     ],
 )
 def test_document_names_the_required_fields(cls: type, what: str) -> None:
@@ -286,7 +308,9 @@ def test_document_names_the_required_fields(cls: type, what: str) -> None:
     assert set(re.findall(r"`(\w+)`", sentence)) == required
 
 
-@pytest.mark.parametrize("cls", [Recipe, ComponentRecipe, CallRecipe, VariantRecipe, TensorRecipe])
+@pytest.mark.parametrize(
+    "cls", [Recipe, ComponentRecipe, CallRecipe, VariantRecipe, TensorRecipe, LengthRecipe]
+)
 def test_document_explains_every_field_when_one_is_added(cls: type) -> None:
     text = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
     missing = [f.name for f in fields(cls) if f"| `{f.name}` |" not in text]

@@ -50,7 +50,8 @@ def call_arguments(
         RecipeError: an argument that the pipeline doesn't take, or a tensor that can't be.
     """
     given: dict[str, Any] = dict(recipe.call.arguments)
-    sizes = {"batch": batch, "width": resolution[0], "height": resolution[1]}
+    own = {"batch": batch, "width": resolution[0], "height": resolution[1]}
+    sizes = {**recipe.call.usual_lengths, **own}
     tensors = {n: _tensors(n, t, sizes, recipe, values) for n, t in recipe.call.tensors.items()}
     parameters = inspect.signature(cls.__call__).parameters
     for name in (*given, *tensors):

@@ -10,8 +10,9 @@ from aotbuild.build.compile import options_for
 from aotbuild.build.host import Toolchain, find_toolchain
 from aotbuild.build.job import Blueprint, Job
 from aotbuild.build.layers import inductor_options, judge_layers
+from aotbuild.build.moving import range_over, settings_of
 from aotbuild.build.prepare import describe
-from aotbuild.build.ranges import Range, find_range, inner_sizes
+from aotbuild.build.ranges import Range
 from aotbuild.build.rehearse import Rehearsal, rehearse
 from aotbuild.build.signatures import planned_signature
 from aotbuild.build.targets import target_for
@@ -19,7 +20,7 @@ from aotbuild.cache.files import weights_part
 from aotbuild.cache.key import RULES_REVISION, Part, make_parts
 from aotbuild.cache.signature import Signature
 from aotbuild.errors import BuildError
-from aotbuild.recipe import Recipe, parse_resolution
+from aotbuild.recipe import Recipe
 from aotbuild.target import Target
 
 
@@ -37,16 +38,17 @@ def rehearsed(
     dynamic: tuple[str, str] | None,
     scope: str,
 ) -> tuple[Rehearsal, ...]:
-    """One rehearsal, or the two at inner sizes that tell a range's moving dimensions."""
-    if dynamic is None:
-        sizes: tuple[tuple[int, int], ...] = (parse_resolution(recipe.call.resolution),)
-    else:
-        low, high = map(parse_resolution, dynamic)
-        sizes = inner_sizes(low, high, recipe.call.multiple_px)
-    batch = recipe.call.batch
+    """One rehearsal, or the two that tell the moving dimensions of a range."""
     return tuple(
-        rehearse(recipe, configs, resolution=size, batch=batch, variant=variant, scope=scope)
-        for size in sizes
+        rehearse(
+            recipe.at_lengths(setting.lengths),
+            configs,
+            resolution=setting.resolution,
+            batch=recipe.call.batch,
+            variant=variant,
+            scope=scope,
+        )
+        for setting in settings_of(recipe.vary(variant).call, dynamic)
     )
 
 
@@ -61,7 +63,7 @@ def draw(
     """
     recorded = rehearsals[0].units[job.unit][job.index]
     component, layers = judge_layers(recorded, job.recipe.components[recorded.component])
-    dynamic = _range(job, rehearsals) if job.dynamic else None
+    dynamic = _range(job, rehearsals)
     signature = planned_signature(recorded, target.device, dynamic)
     preparation = {
         "dtype": job.recipe.dtype,
@@ -85,24 +87,17 @@ def draw(
     )
 
 
-def _range(job: Job, rehearsals: tuple[Rehearsal, ...]) -> Range:
-    assert job.dynamic is not None
-    low, high = map(parse_resolution, job.dynamic)
-    first, second = rehearsals
-    ours, theirs = first.units[job.unit], second.units.get(job.unit, ())
-    if [c.block and c.block.paths for c in ours] != [c.block and c.block.paths for c in theirs]:
+def _range(job: Job, rehearsals: tuple[Rehearsal, ...]) -> Range | None:
+    """What moves in the job's call; None where nothing does."""
+    found = [r.units.get(job.unit, ()) for r in rehearsals]
+    places = [[c.block and c.block.paths for c in calls] for calls in found]
+    if any(p != places[0] for p in places):
         raise BuildError(
             f"{job.unit} can't be dynamic: its blocks are called alike at one size and otherwise "
-            "at another. Build each resolution for itself."
+            "at another. Build each size for itself."
         )
-    return find_range(
-        ours[job.index],
-        theirs[job.index],
-        sizes=(first.resolution, second.resolution),
-        low=low,
-        high=high,
-        multiple_px=job.recipe.call.multiple_px,
-    )
+    recorded = [calls[job.index] for calls in found]
+    return range_over(job.recipe.vary(job.variant).call, job.dynamic, recorded)
 
 
 def _parts(

@@ -26,6 +26,7 @@ from aotbuild.build.modules import adopt_attributes, convert_tensors, quiet
 from aotbuild.build.quantize import portable_products
 from aotbuild.build.ranges import Range
 from aotbuild.build.signatures import leaves, make_signature
+from aotbuild.build.symbolic import symbolic_int
 from aotbuild.cache.signature import Signature
 from aotbuild.errors import BuildError, ExportError
 
@@ -71,13 +72,14 @@ def export_unit(
         if recorded.method != "forward":
             module.forward = getattr(module, recorded.method)
         try:
-            program = torch.export.export(
-                module,
-                (),
-                call,
-                strict=False,
-                dynamic_shapes=dynamic.dynamic_shapes if dynamic else None,
-            )
+            with symbolic_int(module) if dynamic else contextlib.nullcontext():
+                program = torch.export.export(
+                    module,
+                    (),
+                    call,
+                    strict=False,
+                    dynamic_shapes=dynamic.dynamic_shapes if dynamic else None,
+                )
         except Exception as e:
             raise ExportError(_explain(recorded, e)) from e
     _rehome(program)

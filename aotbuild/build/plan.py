@@ -69,7 +69,8 @@ def plan(
                 )
                 print_ = draw(job, rehearsals, target, toolchain)
                 found.setdefault(print_.key, _planned(print_, store, seconds))
-    check_called(recipe, called)
+    if {*_variants(recipe, request)} >= {*recipe.call.variants}:
+        check_called(recipe, called)
     return chosen(found.values(), request.components)
 
 
@@ -105,8 +106,12 @@ def _calls(
     for resolution in sizes:
         for batch in request.batches:
             resolved = recipe.override(resolution=resolution, batch=batch)
-            for variant in tuple(recipe.call.variants) or ("default",):
+            for variant in _variants(recipe, request):
                 yield resolved, variant, request.dynamic
+
+
+def _variants(recipe: Recipe, request: BuildRequest) -> tuple[str, ...]:
+    return request.variants or recipe.call.default_variants or ("default",)
 
 
 def _label(recipe: Recipe, variant: str, dynamic: tuple[str, str] | None) -> str:

@@ -1,29 +1,40 @@
-"""Which dimensions of a call may move, read off two rehearsals. Rehearses nothing itself."""
+"""Which dimensions of a call may move, read off two rehearsals. Chooses and makes none of them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import pairwise, product
 from typing import Any
 
 import torch
 
 from aotbuild.build.calls import RecordedCall
 from aotbuild.cache.signature import Extent, flatten, parse_extent
-from aotbuild.errors import BuildError, RecipeError
+from aotbuild.errors import BuildError
+from aotbuild.recipe.call import RESERVED
 
-Size = tuple[int, int]
-"""(width, height) in pixels."""
 
-SYMBOLS = ("h", "w", "hw")
-"""Height, width and area, each in steps of the recipe's `multiple_px`."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moving:
+    """What differs between two rehearsals of one call.
+
+    Attributes:
+        bounds: symbol -> (smallest, largest) that is asked for.
+        values: each symbol's value at either rehearsal; no two change by the same ratio.
+        labels: what people call either.
+        sizes: whether it is the resolution that moves, which a unit must follow.
+    """
+
+    bounds: Mapping[str, tuple[int, int]]
+    values: tuple[Mapping[str, int], Mapping[str, int]]
+    labels: tuple[str, str]
+    sizes: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Range:
-    """The moving dimensions of one unit over a range of resolutions.
+    """The moving dimensions of one unit over a range of resolutions or lengths.
 
     Attributes:
         symbols: (name, smallest, largest).
@@ -38,88 +49,29 @@ class Range:
     dynamic_shapes: dict[str, Any]
 
 
-def inner_sizes(low: Size, high: Size, multiple_px: int) -> tuple[Size, Size]:
-    """Two sizes within low..high that tell height, width and area apart.
+def find_range(first: RecordedCall, second: RecordedCall, moving: Moving) -> Range | None:
+    """The range of a unit from its calls at two rehearsals.
 
-    Between the two, height, width and area change by three different ratios (those that change at
-    all), so each dimension of a recorded call follows exactly one of them.
-
-    Raises:
-        RecipeError: low isn't below high, or the range has too few sizes to tell.
-    """
-    for edge in (*low, *high):
-        if edge % multiple_px:
-            raise RecipeError(f"The range's edges must be multiples of {multiple_px} pixels.")
-    (w0, h0), (w1, h1) = low, high
-    if w0 > w1 or h0 > h1 or low == high:
-        raise RecipeError(f"Range {w0}x{h0}:{w1}x{h1} is empty; write smallest:largest.")
-    widths, heights = _choices(w0, w1, multiple_px), _choices(h0, h1, multiple_px)
-    candidates = (((a, c), (b, d)) for a, b, c, d in product(widths, widths, heights, heights))
-    found = max(candidates, key=lambda pair: _separation(pair, low, high))
-    if _separation(found, low, high) == 0:
-        raise RecipeError(
-            f"Range {w0}x{h0}:{w1}x{h1} has too few sizes to tell width from height; widen it by "
-            f"{multiple_px} pixels on one side, or build each resolution for itself."
-        )
-    return found
-
-
-def find_range(
-    first: RecordedCall,
-    second: RecordedCall,
-    *,
-    sizes: tuple[Size, Size],
-    low: Size,
-    high: Size,
-    multiple_px: int,
-) -> Range:
-    """The range of a unit from its calls at the two `sizes` that `inner_sizes` chose.
+    Returns:
+        None where the unit's call holds nothing that moves, and needn't.
 
     Raises:
         BuildError: the unit can't be dynamic, naming the argument or dimension that forbids it.
     """
-    bounds = _bounds(low, high, multiple_px)
-    steps = [_steps(size, multiple_px) for size in sizes]
-    extents = _compare(first.unit, first.call, second.call, steps, sizes)
-    answers = _compare(first.unit, first.answer, second.answer, steps, sizes)
+    extents = _compare(first.unit, first.call, second.call, moving)
+    answers = _compare(first.unit, first.answer, second.answer, moving)
     names = {s for shape in (*extents.values(), *answers.values()) for s in _names(shape)}
-    symbols = tuple((n, *bounds[n]) for n in SYMBOLS if n in names)
+    symbols = tuple((n, *bounds) for n, bounds in moving.bounds.items() if n in names)
     if not {s for shape in extents.values() for s in _names(shape)}:
+        if not moving.sizes and not answers:
+            return None
         raise BuildError(f"{first.unit}: nothing in its call changes with the resolution.")
     dims = {n: torch.export.Dim(n, min=low, max=high) for n, low, high in symbols}
     shapes = {n: _dynamic(v, n, extents, dims) for n, v in first.call.items()}
     return Range(symbols=symbols, extents=extents, answer_extents=answers, dynamic_shapes=shapes)
 
 
-def _choices(low: int, high: int, step: int) -> list[int]:
-    """At most nine values from `low` to `high`, on the grid."""
-    values = list(range(low, high + 1, step))
-    return values[:: max(1, (len(values) + 7) // 8)]
-
-
-def _separation(sizes: tuple[Size, Size], low: Size, high: Size) -> float:
-    """How far apart the ratios of height, width, area and 1 are; 0 when two are the same."""
-    first, second = sizes
-    width, height = Fraction(second[0], first[0]), Fraction(second[1], first[1])
-    moving = [r for r, a, b in zip((width, height), low, high, strict=True) if a != b]
-    ratios = [Fraction(1), *moving] + ([width * height] if len(moving) == 2 else [])
-    logs = sorted(float(r) for r in ratios)
-    return min(b / a - 1 for a, b in pairwise(logs))
-
-
-def _bounds(low: Size, high: Size, step: int) -> dict[str, tuple[int, int]]:
-    (w0, h0), (w1, h1) = ((w // step, h // step) for w, h in (low, high))
-    return {"h": (h0, h1), "w": (w0, w1), "hw": (h0 * w0, h1 * w1)}
-
-
-def _steps(size: Size, step: int) -> dict[str, int]:
-    width, height = size[0] // step, size[1] // step
-    return {"h": height, "w": width, "hw": height * width}
-
-
-def _compare(
-    unit: str, first: Any, second: Any, steps: list[dict[str, int]], sizes: tuple[Size, Size]
-) -> dict[str, tuple[Extent, ...]]:
+def _compare(unit: str, first: Any, second: Any, moving: Moving) -> dict[str, tuple[Extent, ...]]:
     """Path -> extents of every tensor with a dimension that differs between the two."""
     left, right = dict(flatten(first)), dict(flatten(second))
     found: dict[str, tuple[Extent, ...]] = {}
@@ -130,36 +82,31 @@ def _compare(
             if type(a) is not type(b) or a != b:
                 raise BuildError(
                     f"{unit} can't be dynamic because of {where}: it is {_brief(a)} at "
-                    f"{_text(sizes[0])} and {_brief(b)} at {_text(sizes[1])}, and compiled code "
-                    "holds such a value fixed. Build each resolution for itself."
+                    f"{moving.labels[0]} and {_brief(b)} at {moving.labels[1]}, and compiled code "
+                    "holds such a value fixed. Build each size for itself."
                 )
         elif a.dtype != b.dtype or a.dim() != b.dim():
             raise BuildError(f"{unit} can't be dynamic: {where} changes its dtype or rank.")
         elif a.shape != b.shape:
             found[path] = tuple(
-                _extent(unit, f"{where} dimension {i}", pair, steps, sizes)
+                _extent(unit, f"{where} dimension {i}", pair, moving)
                 for i, pair in enumerate(zip(a.shape, b.shape, strict=True))
             )
     return found
 
 
-def _extent(
-    unit: str,
-    where: str,
-    pair: tuple[int, int],
-    steps: list[dict[str, int]],
-    sizes: tuple[Size, Size],
-) -> Extent:
+def _extent(unit: str, where: str, pair: tuple[int, int], moving: Moving) -> Extent:
     if pair[0] == pair[1]:
         return int(pair[0])
-    for symbol in SYMBOLS:
-        factors = [Fraction(n, s[symbol]) for n, s in zip(pair, steps, strict=True)]
+    for symbol in moving.bounds:
+        factors = [Fraction(n, v[symbol]) for n, v in zip(pair, moving.values, strict=True)]
         if factors[0] == factors[1] and factors[0].denominator == 1:
             return f"{factors[0]}*{symbol}"
+    lengths = [symbol for symbol in moving.bounds if symbol not in RESERVED]
     raise BuildError(
-        f"{unit} can't be dynamic because of {where}: {pair[0]} at {_text(sizes[0])} and {pair[1]} "
-        f"at {_text(sizes[1])} is a whole multiple of neither height, width nor area in steps of "
-        "the recipe's multiple_px."
+        f"{unit} can't be dynamic because of {where}: {pair[0]} at {moving.labels[0]} and "
+        f"{pair[1]} at {moving.labels[1]} is a whole multiple of neither height, width nor area in "
+        f"steps of the recipe's multiple_px{''.join(f', nor of {n}' for n in lengths)}."
     )
 
 
@@ -184,10 +131,6 @@ def _dynamic(
         for i, (factor, symbol) in enumerate(parsed)
         if symbol is not None
     }
-
-
-def _text(size: Size) -> str:
-    return f"{size[0]}x{size[1]}"
 
 
 def _brief(value: object) -> str:

@@ -24,6 +24,7 @@ class BuildRequest:
         gpu: "a100", "sm_80", "auto", "cpu", or a CPU level.
         resolutions: "WIDTHxHEIGHT" in pixels, an artifact each.
         batches: images per call, an artifact each.
+        variants: the recipe's calls to build for; () for all that aren't optional.
         dynamic: (smallest, largest) resolution of one artifact for the whole range, in place of
             `resolutions`.
         scope: "full", or "regional": the repeated blocks of each component that has some.
@@ -42,6 +43,7 @@ class BuildRequest:
     resolutions: tuple[str, ...]
     batches: tuple[int, ...]
     store: Path
+    variants: tuple[str, ...] = ()
     dynamic: tuple[str, str] | None = None
     scope: str = "full"
     components: tuple[str, ...] = ()

@@ -11,6 +11,7 @@ from aotbuild.recipe import (
     FORMAT,
     CallRecipe,
     ComponentRecipe,
+    LengthRecipe,
     Recipe,
     Scalar,
     TensorRecipe,
@@ -88,8 +89,8 @@ def explain_draft(recipe: Recipe) -> dict[str, str]:
         "": "Drafted by `aotbuild recipes new`; docs/recipes.md explains every field.\n"
         "`dtype` must be the precision in which your service loads the pipeline.",
         "call": "The call to build for: the size of the images in pixels, and how many at once.",
-        "call.tensors": f"What stands in for the text encoders. That prompts have {TOKENS} tokens "
-        "is a guess.",
+        "call.tensors": "What stands in for the text encoders.",
+        "call.lengths": f"That prompts have {TOKENS} tokens is a guess.",
         "call.variants": "Calls that differ, an artifact each where shapes do:\n"
         "unguided = { arguments = { guidance_scale = 1.0 } }",
     }
@@ -130,10 +131,12 @@ def _call(denoiser: str, configs: Configs) -> CallRecipe:
     size = config.get("sample_size")
     side = size * latent_px if isinstance(size, int) else int(vae.get("sample_size") or 1024)
     side = max(1, side // multiple_px) * multiple_px
+    tensors = _tensors(config)
     return CallRecipe(
         resolution=f"{side}x{side}",
         multiple_px=multiple_px,
-        tensors=_tensors(config),
+        tensors=tensors,
+        lengths={"tokens": LengthRecipe(usual=TOKENS)} if tensors else {},
         variants={"default": VariantRecipe()},
     )
 
@@ -142,7 +145,7 @@ def _tensors(config: Mapping[str, Any]) -> dict[str, TensorRecipe]:
     width = next((w for n in TEXT_WIDTHS if isinstance(w := config.get(n), int)), None)
     if width is None:
         return {}
-    embeddings = TensorRecipe(shape=("batch", TOKENS, width))
+    embeddings = TensorRecipe(shape=("batch", "tokens", width))
     tensors = {"prompt_embeds": embeddings, "negative_prompt_embeds": embeddings}
     pooled = config.get("pooled_projection_dim")
     if config.get("addition_embed_type") == "text_time":

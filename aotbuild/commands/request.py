@@ -37,6 +37,7 @@ class Arguments:
     gpu: str
     resolution: tuple[str, ...]
     batch: tuple[str, ...]
+    variant: tuple[str, ...]
     dtype: str | None
     quant: str | None
     scope: str
@@ -65,6 +66,12 @@ _OPTIONS = (
         multiple=True,
         metavar="N[,N]...",
         help="Images per call, an artifact for each; may be given again.",
+    ),
+    click.option(
+        "--variant",
+        multiple=True,
+        metavar="NAME[,NAME]...|all",
+        help="Calls of the recipe.  [default: all that aren't optional]",
     ),
     click.option("--dtype", type=click.Choice(tuple(DTYPES)), help="Precision of the pipeline."),
     click.option("--quant", type=click.Choice(QUANTIZATIONS), help="Weights of the denoiser."),
@@ -137,6 +144,7 @@ def make_request(arguments: Arguments) -> BuildRequest:
         gpu=arguments.gpu,
         resolutions=resolutions,
         batches=batches,
+        variants=_variants(arguments, recipe),
         dynamic=dynamic,
         scope=arguments.scope,
         components=arguments.component,
@@ -160,6 +168,19 @@ def _resolutions(
     for resolution in (*resolutions, *(dynamic or ())):
         _check_resolution(resolution, recipe)
     return resolutions, dynamic
+
+
+def _variants(arguments: Arguments, recipe: Recipe) -> tuple[str, ...]:
+    known, chosen = tuple(recipe.call.variants), _items("--variant", arguments.variant)
+    if "all" in chosen:
+        return known
+    for name in chosen:
+        if name not in known:
+            raise UsageError(
+                f"--variant {name}: recipe {recipe.name} has the calls "
+                f"{', '.join(known) or 'of no name'}; write one, several, or all."
+            )
+    return chosen
 
 
 def _items(option: str, given: tuple[str, ...]) -> tuple[str, ...]:

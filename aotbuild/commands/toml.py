@@ -33,13 +33,12 @@ def _lines(recipe: Recipe, comments: Mapping[str, str]) -> Iterator[str]:
             yield from _header(f"components.{_key(name)}.inductor", comments)
             yield from (f"{_key(k)} = {_value(v)}" for k, v in component.inductor.items())
     yield from _header("call", comments)
-    yield from _entries(recipe.call, skip=("tensors", "variants"))
-    if recipe.call.tensors:
-        yield from _header("call.tensors", comments)
-        yield from (f"{_key(k)} = {_value(t)}" for k, t in recipe.call.tensors.items())
-    if recipe.call.variants:
-        yield from _header("call.variants", comments)
-        yield from (f"{_key(k)} = {_value(v)}" for k, v in recipe.call.variants.items())
+    tables = ("tensors", "lengths", "variants")
+    yield from _entries(recipe.call, skip=tables)
+    for table in tables:
+        if items := getattr(recipe.call, table):
+            yield from _header(f"call.{table}", comments)
+            yield from (f"{_key(k)} = {_value(v)}" for k, v in items.items())
 
 
 def _header(table: str, comments: Mapping[str, str]) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from aotbuild.recipe.call import (
     CallRecipe,
+    LengthRecipe,
     Scalar,
     TensorRecipe,
     VariantRecipe,
@@ -19,6 +20,7 @@ __all__ = [
     "CallRecipe",
     "ComponentRecipe",
     "Int8Filter",
+    "LengthRecipe",
     "Recipe",
     "Scalar",
     "TensorRecipe",

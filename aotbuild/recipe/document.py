@@ -11,7 +11,7 @@ from typing import Any
 
 from aotbuild.errors import RecipeError
 from aotbuild.reading import one_of, read
-from aotbuild.recipe.call import CallRecipe, VariantRecipe
+from aotbuild.recipe.call import CallRecipe, LengthRecipe, VariantRecipe
 from aotbuild.recipe.component import ComponentRecipe
 
 FORMAT = 1
@@ -85,9 +85,19 @@ class Recipe:
             call,
             arguments={**call.arguments, **ours.arguments},
             tensors={**call.tensors, **ours.tensors},
+            lengths={**call.lengths, **ours.lengths},
             variants={},
         )
         return replace(self, pipeline=ours.pipeline or self.pipeline, call=varied)
+
+    def at_lengths(self, lengths: Mapping[str, int]) -> Recipe:
+        """This recipe with its named lengths fixed, whatever a variant says of them."""
+        fixed = {name: LengthRecipe(usual=usual) for name, usual in lengths.items()}
+        variants = {
+            n: replace(v, lengths={**v.lengths, **fixed}) for n, v in self.call.variants.items()
+        }
+        call = replace(self.call, lengths={**self.call.lengths, **fixed}, variants=variants)
+        return replace(self, call=call)
 
     @property
     def torch_dtype(self) -> str:

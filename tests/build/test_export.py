@@ -14,8 +14,8 @@ from torch._subclasses.fake_tensor import FakeTensor
 from aotbuild.build.calls import RecordedCall
 from aotbuild.build.export import Exported, export_unit
 from aotbuild.build.modules import build_module, fill_random
+from aotbuild.build.moving import range_over, settings_of
 from aotbuild.build.prepare import prepare
-from aotbuild.build.ranges import find_range, inner_sizes
 from aotbuild.build.rehearse import Rehearsal, rehearse
 from aotbuild.errors import ExportError
 from aotbuild.recipe import load_configs, load_recipe
@@ -98,10 +98,10 @@ def test_export_unit_counts_attentions() -> None:
 
 
 def test_export_unit_gives_symbolic_extents_when_dynamic() -> None:
-    low, high = (64, 64), (128, 192)
-    sizes = inner_sizes(low, high, 8)
-    first, second = (rehearsal(size).units["vae.decode"][0] for size in sizes)
-    found = find_range(first, second, sizes=sizes, low=low, high=high, multiple_px=8)
+    dynamic = ("64x64", "128x192")
+    settings = settings_of(TINY.call, dynamic)
+    first, second = (rehearsal(s.resolution).units["vae.decode"][0] for s in settings)
+    found = range_over(TINY.call, dynamic, (first, second))
     module = first.module()
     prepare(module, TINY.components["vae"])
     signature = export_unit(module, first, device="cpu", dynamic=found).signature

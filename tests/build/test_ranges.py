@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from fractions import Fraction
 from functools import cache
 from typing import Any
 
@@ -11,10 +10,11 @@ import pytest
 import torch
 
 from aotbuild.build.calls import RecordedCall
-from aotbuild.build.ranges import Range, find_range, inner_sizes
+from aotbuild.build.moving import Setting, Size, inner_sizes, moving_between
+from aotbuild.build.ranges import Moving, Range, find_range
 from aotbuild.build.rehearse import rehearse
-from aotbuild.errors import BuildError, RecipeError
-from aotbuild.recipe import load_configs, load_recipe
+from aotbuild.errors import BuildError
+from aotbuild.recipe import CallRecipe, load_configs, load_recipe
 
 TINY = load_recipe("tiny")
 LOW, HIGH = (128, 128), (256, 192)
@@ -32,52 +32,14 @@ def decode() -> RecordedCall:
     return found.units["vae.decode"][0]
 
 
-def test_inner_sizes_tell_height_width_and_area_apart() -> None:
-    first, second = inner_sizes(LOW, HIGH, 8)
-    width, height = Fraction(second[0], first[0]), Fraction(second[1], first[1])
-    assert len({Fraction(1), width, height, width * height}) == 4
-    for width_px, height_px in (first, second):
-        assert LOW[0] <= width_px <= HIGH[0]
-        assert LOW[1] <= height_px <= HIGH[1]
-        assert width_px % 8 == height_px % 8 == 0
-
-
-def test_inner_sizes_hold_an_edge_when_only_the_other_moves() -> None:
-    first, second = inner_sizes((128, 128), (128, 256), 64)
-    assert first[0] == second[0] == 128
-    assert first[1] != second[1]
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "message"),
-    [
-        ((256, 256), (128, 128), "is empty"),
-        ((128, 128), (128, 128), "is empty"),
-        ((100, 128), (256, 256), "multiples of 64"),
-        ((128, 128), (192, 192), "too few sizes"),
-    ],
-)
-def test_inner_sizes_refuse_when_the_range_tells_nothing(
-    low: tuple[int, int], high: tuple[int, int], message: str
-) -> None:
-    with pytest.raises(RecipeError, match=message):
-        inner_sizes(low, high, 64)
-
-
 def test_find_range_gives_each_dimension_its_symbol_and_factor() -> None:
     sizes = inner_sizes(LOW, HIGH, 8)
     first, second = (
         rehearse(TINY, load_configs("tiny"), resolution=s, batch=1, variant="guided") for s in sizes
     )
     unit = "unet"
-    found = find_range(
-        first.units[unit][0],
-        second.units[unit][0],
-        sizes=sizes,
-        low=LOW,
-        high=HIGH,
-        multiple_px=8,
-    )
+    found = find_range(first.units[unit][0], second.units[unit][0], moving(sizes, 8))
+    assert found is not None
     assert found.symbols == (("h", 16, 24), ("w", 16, 32))
     assert found.extents == {"sample": (2, 4, "2*h", "2*w")}
     assert found.answer_extents == {"0": (2, 4, "2*h", "2*w")}
@@ -85,16 +47,19 @@ def test_find_range_gives_each_dimension_its_symbol_and_factor() -> None:
     assert found.dynamic_shapes["added_cond_kwargs"] == {"text_embeds": None, "time_ids": None}
 
 
+def moving(sizes: tuple[Size, Size], multiple_px: int) -> Moving:
+    """What moves when one is rehearsed at two sizes of the range from `LOW` to `HIGH`."""
+    call = CallRecipe(resolution="128x128", multiple_px=multiple_px)
+    first, second = (Setting(resolution=size) for size in sizes)
+    return moving_between(call, tuple(f"{w}x{h}" for w, h in (LOW, HIGH)), (first, second))
+
+
 def compare(first: dict[str, Any], second: dict[str, Any]) -> Range:
     answer = torch.empty(1, device="meta")
-    return find_range(
-        recorded(first, answer),
-        recorded(second, answer),
-        sizes=((128, 160), (256, 192)),
-        low=LOW,
-        high=HIGH,
-        multiple_px=16,
-    )
+    calls = (recorded(first, answer), recorded(second, answer))
+    found = find_range(*calls, moving(((128, 160), (256, 192)), 16))
+    assert found is not None
+    return found
 
 
 def meta(*shape: int) -> torch.Tensor:

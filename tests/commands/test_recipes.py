@@ -78,7 +78,7 @@ def test_draft_says_what_each_table_is_for(tmp_path: Path, monkeypatch: pytest.M
     assert main(["recipes", "new", "./mine"]) == 0
     lines = (tmp_path / "mine.toml").read_text().splitlines()
     headers = [i for i, line in enumerate(lines) if line.startswith("[")]
-    assert len(headers) == 7
+    assert len(headers) == 8
     assert all(lines[i - 1].startswith("# ") for i in headers)
     assert all(len(line) <= 100 for line in lines if line.startswith("#"))
 

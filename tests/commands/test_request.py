@@ -11,8 +11,8 @@ from aotbuild.errors import UsageError
 
 def arguments(tmp_path: Path, **changes: Any) -> Arguments:
     said: dict[str, Any] = {
-        "recipe": "tiny", "gpu": "cpu", "resolution": (), "batch": (), "dtype": None,
-        "quant": None, "scope": "full", "dynamic": None, "checkpoint": None,
+        "recipe": "tiny", "gpu": "cpu", "resolution": (), "batch": (), "variant": (), "dtype": None,
+        "quant": None, "scope": "full", "component": (), "dynamic": None, "checkpoint": None,
         "pack_weights": False, "store": tmp_path, "tune": False, "no_verify": False,
     }  # fmt: skip
     return Arguments(**{**said, **changes})

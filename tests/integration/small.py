@@ -42,13 +42,14 @@ def small_recipe(name: str, folder: Path) -> Recipe:
     )
 
 
-def build_small(recipe: Recipe, store: Path) -> list[Built]:
-    """Everything that the recipe asks for, for this machine's CPU; unverified, as tests compare."""
+def build_small(recipe: Recipe, store: Path, variants: tuple[str, ...] = ()) -> list[Built]:
+    """What the recipe asks for, for this machine's CPU; unverified, as tests compare."""
     request = BuildRequest(
         recipe=recipe,
         gpu="cpu",
         resolutions=(recipe.call.resolution,),
         batches=(recipe.call.batch,),
+        variants=variants,
         store=store,
         verify=False,
     )

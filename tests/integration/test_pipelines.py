@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -61,11 +61,15 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Small]:
     return make
 
 
-def rows(field: str | None = None) -> list[Any]:
-    """A parameter set for each row, or for each value of a list that rows have."""
+def rows(field: str | None = None, quick: tuple[str, ...] = ()) -> list[Any]:
+    """A parameter set for each row, or for each value of a list that rows have.
+
+    Those that aren't `quick`, or whose row says so where there are none of these, are slow.
+    """
     found = []
     for name, row in ROWS.items():
-        marks = [pytest.mark.slow] if row.get("slow") else []
+        slow = name not in quick if quick else row.get("slow")
+        marks = [pytest.mark.slow] if slow else []
         values = [(name,)] if field is None else [(name, v) for v in row.get(field, [])]
         found += [pytest.param(*v, id="-".join(v), marks=marks) for v in values]
     return found
@@ -81,7 +85,7 @@ def test_small_pipeline_equals_eager_and_every_call_hits_when_artifacts_are_load
 ) -> None:
     found = small(name)
     hits: Counter[str] = Counter()
-    for variant in found.recipe.call.variants:
+    for variant in found.recipe.call.default_variants:
         recipe, pipeline = found.recipe.vary(variant), found.pipeline(variant)
         assert type(pipeline) is getattr(diffusers, recipe.pipeline)
         eager = picture(pipeline, recipe)
@@ -107,6 +111,38 @@ def test_small_pipeline_equals_eager_and_every_call_hits_when_its_scheduler_is_a
     loaded = found.load(pipeline)
     assert relative_l2([picture(pipeline, recipe)], [eager]) <= TOLERANCE
     assert fallbacks(loaded) == {}
+
+
+@pytest.mark.parametrize("name", rows(quick=("sd15",)))
+def test_every_call_hits_when_guidance_and_the_prompts_length_are_others(
+    small: Callable[[str], Small], name: str
+) -> None:
+    found = small(name)
+    build_small(found.recipe, found.store, tuple(found.recipe.call.variants))
+    calls = list(everyday_calls(found.recipe, ROWS[name]))
+    assert len(calls) > 1
+    for variant, recipe in calls:
+        pipeline = found.pipeline(variant)
+        eager = picture(pipeline, recipe)
+        loaded = found.load(pipeline)
+        assert relative_l2([picture(pipeline, recipe)], [eager]) <= TOLERANCE
+        assert fallbacks(loaded) == {}
+        loaded.restore()
+
+
+def everyday_calls(recipe: Recipe, row: Mapping[str, Any]) -> Iterator[tuple[str, Recipe]]:
+    """(variant, recipe at that call): each variant, at each prompt length that it is for."""
+    others = row.get("guidance", {})
+    for variant in recipe.call.variants:
+        varied = recipe.vary(variant)
+        length = varied.call.lengths.get("tokens")
+        low, high = (length and length.range) or (0, 0)
+        counts = [n for n in row.get("tokens", (77, 154)) if low <= n <= high]
+        for count in counts or [length.usual if length else 0]:
+            yield variant, varied.at_lengths({"tokens": count} if length else {})
+        for arguments in [others] if others else []:
+            call = replace(varied.call, arguments={**varied.call.arguments, **arguments})
+            yield variant, replace(varied, call=call)
 
 
 @pytest.mark.parametrize(("name", "table"), rows("tables"))
