@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 
 _WHOLE = frozenset({int})
+_SEAL = b',"sha256":"%b"}\n'
 
 
 def canonical_bytes(value: object) -> bytes:
@@ -29,6 +30,18 @@ def canonical_bytes(value: object) -> bytes:
 def digest(value: object) -> str:
     """Hex sha256 of the canonical bytes of `value`."""
     return hashlib.sha256(canonical_bytes(value)).hexdigest()
+
+
+def sealed(value: object) -> bytes:
+    """The canonical bytes of an object, its sha256 as the last entry, and a line's end."""
+    body = canonical_bytes(value)
+    return body[:-1] + _SEAL % hashlib.sha256(body).hexdigest().encode()
+
+
+def is_sealed(data: bytes) -> bool:
+    """Whether the sha256 at the end of `data` is that of the object before it."""
+    body = data[: -len(_SEAL % bytes(64))] + b"}"
+    return data.endswith(_SEAL % hashlib.sha256(body).hexdigest().encode())
 
 
 def check_texts(where: str, record: object, *names: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from aotbuild.cache import disk
@@ -12,9 +12,9 @@ from aotbuild.cache.library import BROKEN
 from aotbuild.errors import UsageError
 
 
-def entries(root: Path) -> Iterator[Entry | Broken]:
+def entries(root: Path, chosen: Iterable[Path] | None = None) -> Iterator[Entry | Broken]:
     """See `store.Store.entries`."""
-    for folder in folders(root):
+    for folder in folders(root) if chosen is None else chosen:
         found = read_or_broken(folder)
         if isinstance(found, Broken) and not os.path.lexists(folder):
             continue  # pruned while we looked

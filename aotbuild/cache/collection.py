@@ -5,7 +5,6 @@ Speaks to no Hub (`hub` does), and decides nothing about fit (`match` does).
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -16,7 +15,7 @@ from aotbuild.cache.item import Documents, Item, check_order, describe
 from aotbuild.cache.records import read_records, record_bytes
 from aotbuild.cache.seals import statement
 from aotbuild.cache.signature import Signature
-from aotbuild.canonical import canonical_bytes, checked_list, digest
+from aotbuild.canonical import checked_list, digest, is_sealed, sealed
 from aotbuild.errors import IntegrityError, ManifestError
 
 INDEX = "aotbuild.json"
@@ -41,8 +40,7 @@ class Index:
 
     def to_bytes(self) -> bytes:
         """The canonical bytes of `aotbuild.json`: the document, its sha256 as the last entry."""
-        body = canonical_bytes(self.to_json())
-        return body[:-1] + b',"sha256":"' + hashlib.sha256(body).hexdigest().encode() + b'"}\n'
+        return sealed(self.to_json())
 
     @classmethod
     def from_bytes(cls, data: bytes, *, where: str = INDEX) -> Index:
@@ -53,14 +51,14 @@ class Index:
         """
         try:
             document = json.loads(data)
-            recorded = document.pop("sha256")
+            del document["sha256"]
             if document.get("format") != FORMAT:
                 raise ValueError(
                     f"format {document.get('format')!r} is unknown, this aotbuild reads {FORMAT}"
                 )
             if set(document) != {"format", "artifacts", "documents"}:
                 raise ValueError(f"its fields are {sorted(document)}")
-            if recorded != digest(document):
+            if not is_sealed(data):
                 raise ValueError("it was altered, since its sha256 isn't its text's")
             index = cls(read_items(document))
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as e:

@@ -5,7 +5,6 @@ Reads no file (`store` does).
 
 from __future__ import annotations
 
-import hashlib
 import json
 from dataclasses import dataclass, fields
 from typing import Any
@@ -17,12 +16,13 @@ from aotbuild.cache.signature import DEVICES, DTYPE, Signature
 from aotbuild.cache.verification import check_record
 from aotbuild.canonical import (
     are_numbers,
-    canonical_bytes,
     check_texts,
     checked_fields,
     checked_list,
     digest,
+    is_sealed,
     matches,
+    sealed,
 )
 from aotbuild.errors import ManifestError
 from aotbuild.target import Target
@@ -213,8 +213,7 @@ class Manifest:
 
     def to_bytes(self) -> bytes:
         """The canonical bytes of `manifest.json`: the document, its sha256 as the last entry."""
-        body = canonical_bytes(self.to_json())
-        return body[:-1] + b',"sha256":"' + hashlib.sha256(body).hexdigest().encode() + b'"}\n'
+        return sealed(self.to_json())
 
     @classmethod
     def from_bytes(cls, data: bytes, *, where: str = "manifest.json") -> Manifest:
@@ -225,10 +224,10 @@ class Manifest:
         """
         try:
             document = json.loads(data)
-            recorded, actual = document.pop("sha256"), digest(document)
+            del document["sha256"]
         except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as e:
             raise ManifestError(f"{where} isn't a manifest: {e}. {_ADVICE}") from e
-        if recorded != actual:
+        if not is_sealed(data):
             raise ManifestError(f"{where} was altered: its sha256 isn't its text's. {_ADVICE}")
         try:
             manifest = cls.from_json(document)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -43,13 +43,24 @@ class Store:
 
     # Reading
 
-    def entries(self) -> Iterator[Entry | Broken]:
-        """Every artifact, sorted by folder; what can't be used comes as `Broken` with its reason.
+    def folders(self) -> list[Path]:
+        """Where artifacts lie, sorted; the last three parts are unit, architecture, name.
 
         Raises:
             StoreError: the store is there and can't be read.
         """
-        return catalog.entries(self.root)
+        return list(catalog.folders(self.root))
+
+    def entries(self, chosen: Iterable[Path] | None = None) -> Iterator[Entry | Broken]:
+        """Every artifact, sorted by folder; what can't be used comes as `Broken` with its reason.
+
+        Args:
+            chosen: of `folders`, where only some are wanted: reading one takes milliseconds.
+
+        Raises:
+            StoreError: the store is there and can't be read.
+        """
+        return catalog.entries(self.root, chosen)
 
     def get(self, key: str) -> Entry | None:
         """The artifact of that whole key, if it is here and readable; nothing of it is hashed."""

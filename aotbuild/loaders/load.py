@@ -141,7 +141,7 @@ def _load(
         entries, rejections = fetched(source, pipeline, components, options, _device)
         scopes = {item.component: item.scope for item in source.items}
     else:
-        entries, rejections = listed(source)
+        entries, rejections = listed(source, lambda name: _kind(pipeline, name))
         scopes = {e.manifest.component: e.manifest.scope for e in entries}
     wanted = Wanted(wanted_units(pipeline, set(scopes), components), scopes)
     return _fit(pipeline, source, entries, rejections, wanted, options)
@@ -187,6 +187,12 @@ def _device(pipeline: object, module: nn.Module) -> torch.device:
     modules = [m for m in table.values() if isinstance(m, nn.Module)]
     devices = (t.device for m in modules for of in (m.parameters(), m.buffers()) for t in of)
     return next((d for d in devices if d.type != "meta"), torch.device("cpu"))
+
+
+def _kind(pipeline: object, name: str) -> str | None:
+    """The kind of device that a component runs on; None where there is no such module."""
+    module = getattr(pipeline, name, None)
+    return _device(pipeline, module).type if isinstance(module, nn.Module) else None
 
 
 def _check_complete(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -50,25 +50,52 @@ def records_of(candidate: Entry | Offer, store: Store) -> tuple[dict[str, Any], 
     return store.verifications(candidate)
 
 
-def listed(folder: Path) -> tuple[list[Entry], list[Rejection]]:
+def listed(
+    folder: Path, device_of: Callable[[str], str | None]
+) -> tuple[list[Entry], list[Rejection]]:
     """The artifacts below `folder`, and those that can't be used.
+
+    What is for the other kind of device isn't read where a unit has some for its own, so that a
+    store of hundreds is as quick to load from as a small one.
+
+    Args:
+        device_of: the kind of device that a component is on, "cpu"; None where it isn't known.
 
     Raises:
         SourceError: there are none at all.
     """
-    found = list(Store(folder).entries())
-    if not found:
+    store = Store(folder)
+    places = store.folders()
+    if not places:
         raise SourceError(
             f"{folder} holds no artifacts; `aotbuild build RECIPE --store {folder}` makes some."
         )
-    broken = [
-        Rejection(
-            unit=b.folder.parent.parent.name, key=b.folder.name, slug="broken", reasons=(b.reason,)
-        )
-        for b in found
-        if isinstance(b, Broken)
+    near = {p for p in places if _may_run_on(p, device_of(_unit(p).partition(".")[0]))}
+    units = {_unit(p) for p in near}
+    chosen = [p for p in places if p in near or _unit(p) not in units]
+    found = list(store.entries(chosen))
+    rejections = [
+        _turned_down(b.folder, "broken", b.reason) for b in found if isinstance(b, Broken)
     ]
-    return [e for e in found if isinstance(e, Entry)], broken
+    for place in sorted({*places} - {*chosen}):
+        reason = (
+            f"It is built for {place.parent.name}, and the module is on another kind of device."
+        )
+        rejections.append(_turned_down(place, place.parent.name, reason))
+    return [e for e in found if isinstance(e, Entry)], rejections
+
+
+def _may_run_on(place: Path, device: str | None) -> bool:
+    """By its architecture's name alone; `match` judges what is read."""
+    return device is None or place.parent.name.startswith("sm_") == (device == "cuda")
+
+
+def _unit(place: Path) -> str:
+    return place.parent.parent.name
+
+
+def _turned_down(place: Path, slug: str, reason: str) -> Rejection:
+    return Rejection(unit=_unit(place), key=place.name, slug=slug, reasons=(reason,))
 
 
 def wanted_units(

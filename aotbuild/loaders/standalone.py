@@ -140,7 +140,7 @@ def load_component(
     if isinstance(opened, Remote):
         entries = opened.offers
     else:
-        entries, rejections = listed(opened)
+        entries, rejections = listed(opened, lambda _: named_device(device).type)
     label = component if component is not None else _only(entries, opened, rejections)
     name = label.partition(".")[0]
     options = Options(

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 import importlib.resources
 import json
 from dataclasses import replace
@@ -171,9 +172,17 @@ def test_manifest_is_refused_when_a_field_is_not_what_it_must_be(
 
 
 def test_manifest_is_refused_when_it_is_right_but_not_canonical() -> None:
-    document = json.loads(make_manifest().to_bytes())
+    body = canonical_bytes(make_manifest().to_json()).replace(b'"format":', b'"format": ')
+    digest_ = hashlib.sha256(body).hexdigest().encode()
 
     with pytest.raises(ManifestError, match="canonical"):
+        Manifest.from_bytes(body[:-1] + b',"sha256":"' + digest_ + b'"}\n')
+
+
+def test_manifest_is_refused_when_its_digest_is_of_other_bytes_of_the_same_document() -> None:
+    document = json.loads(make_manifest().to_bytes())
+
+    with pytest.raises(ManifestError, match="altered"):
         Manifest.from_bytes(json.dumps(document).encode())
 
 

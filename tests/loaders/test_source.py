@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from aotbuild.errors import SourceError
+from aotbuild.loaders.source import listed
+
+from .conftest import Kit
+
+
+def elsewhere(kit: Kit, unit: str) -> Path:
+    """A folder for a GPU, whose manifest nobody could read."""
+    folder = kit.store.root / "artifacts" / unit / "sm_80" / "2x4-float32-0123456789ab"
+    folder.mkdir(parents=True)
+    return folder
+
+
+def test_listed_reads_nothing_of_another_kind_of_device_when_there_is_something_for_this(
+    kit: Kit,
+) -> None:
+    manifest = kit.net()
+    folder = elsewhere(kit, manifest.component)
+    entries, (rejection,) = listed(kit.store.root, lambda _: "cpu")
+    assert [e.manifest.key for e in entries] == [manifest.key]
+    assert (rejection.key, rejection.slug) == (folder.name, "sm_80")
+    assert "another kind of device" in rejection.reasons[0]
+
+
+@pytest.mark.parametrize("device", ["cuda", None])
+def test_listed_reads_everything_when_it_may_serve(kit: Kit, device: str | None) -> None:
+    manifest = kit.net()
+    elsewhere(kit, manifest.component)
+    _, rejections = listed(kit.store.root, lambda _: device)
+    assert "broken" in {r.slug for r in rejections}
+
+
+def test_listed_reads_what_is_for_another_device_when_a_unit_has_nothing_else(kit: Kit) -> None:
+    manifest = kit.net()
+    elsewhere(kit, "unet")
+    entries, rejections = listed(kit.store.root, lambda _: "cpu")
+    assert [e.manifest.key for e in entries] == [manifest.key]
+    assert [r.slug for r in rejections] == ["broken"]
+
+
+def test_listed_refuses_when_the_folder_holds_nothing(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="holds no artifacts"):
+        listed(tmp_path, lambda _: None)
