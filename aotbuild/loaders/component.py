@@ -10,13 +10,14 @@ import threading
 import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from threading import get_ident
 from typing import Any
 
 import torch
 from torch import nn
 
 from aotbuild.cache.key import json_differences
-from aotbuild.errors import ReleasedError, UsageError
+from aotbuild.errors import LoadError, ReleasedError, UsageError
 from aotbuild.loaders.freeing import Freeing
 from aotbuild.loaders.snapshot import Snapshot
 from aotbuild.loaders.state import State, current_backend, module_state
@@ -33,12 +34,13 @@ class Gate:
         self._running = 0
         self._changing = False
         self._waiting = 0
+        self._threads: list[int] = []
 
     def after_fork(self) -> bool:
         """In a forked child: start anew; whether a run or a change was in flight in the parent."""
         busy = self._running > 0 or self._changing
         self._condition = threading.Condition()
-        self._running, self._waiting, self._changing = 0, 0, False
+        self._running, self._waiting, self._changing, self._threads = 0, 0, False, []
         return busy
 
     def enter(self) -> None:
@@ -47,18 +49,29 @@ class Gate:
             while self._changing or self._waiting:
                 self._condition.wait()
             self._running += 1
+            self._threads.append(get_ident())
 
     def leave(self) -> None:
         """End a run."""
         with self._condition:
             self._running -= 1
+            self._threads.remove(get_ident())
             if not self._running:
                 self._condition.notify_all()
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Be the only one, once the runs in flight are done."""
+        """Be the only one, once the runs in flight are done.
+
+        Raises:
+            LoadError: one of them is this thread's own, which a signal handler has interrupted.
+        """
         with self._condition:
+            if get_ident() in self._threads:
+                raise LoadError(
+                    "This thread is in a call of the component, so nothing about it can be changed "
+                    "before that returns. A signal handler should only note what to do."
+                )
             self._waiting += 1
             try:
                 while self._changing or self._running:

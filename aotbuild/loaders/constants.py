@@ -11,9 +11,10 @@ from torch import Tensor
 
 from aotbuild.cache.manifest import Constant
 from aotbuild.errors import IntegrityError
-from aotbuild.loaders.judging import Judge, Verdict
+from aotbuild.loaders.judging import Judge, Verdict, dtype_name
 from aotbuild.loaders.rules import CONCAT, INT8_ROWS, REAL, STORED, pick
 from aotbuild.loaders.runner import Runner
+from aotbuild.loaders.strides import same_strides
 from aotbuild.loaders.watch import Watch, watch
 from aotbuild.loaders.weights import Slot, Weights
 
@@ -88,6 +89,8 @@ class Binding:
         derived = {p for c in self._plan if c.rule in (INT8_ROWS, REAL) for p in c.sources}
         counted = [s.value for p, s in found.items() if p in derived]
         self._watched = watch(found.values(), counted, self._runner.compare)
+        if self.unfit is None and not self._bound(slots):
+            self._watched = None  # another thread changed something meanwhile: once more
         self._weights.derived.trim()
         return self.unfit
 
@@ -116,6 +119,21 @@ class Binding:
                 self._aliases[constant.name] = made
             else:
                 alias.data = made
+
+    def _bound(self, slots: dict[str, Slot | None]) -> bool:
+        """Whether what is bound is what eager's tensors hold now, laid out as the plan has it."""
+        try:
+            return all(
+                made.data_ptr() == (alias := self._aliases[c.name]).data_ptr()
+                and made.stride() == alias.stride()
+                and same_strides(c.shape, alias.stride(), c.stride)
+                and dtype_name(alias) == c.dtype
+                for c in self._plan
+                if c.rule != STORED
+                for made in (self._make(c, slots),)
+            )
+        except RuntimeError:
+            return False
 
     def _make(self, constant: Constant, slots: dict[str, Slot | None]) -> Tensor:
         """What `constant` is made of eager's tensors: their own memory wherever the rule allows."""

@@ -19,7 +19,7 @@ from aotbuild.loaders.arguments import BRING, first_tensor, refusal
 from aotbuild.loaders.artifact import Artifact
 from aotbuild.loaders.component import Component
 from aotbuild.loaders.coverage import differences, requires_grad
-from aotbuild.loaders.runner import special_mode
+from aotbuild.loaders.modes import special_mode
 from aotbuild.loaders.selfcheck import disagreement
 from aotbuild.loaders.signature import Call, bind, call_key, method_of
 from aotbuild.loaders.tally import Miss, Tally
@@ -189,7 +189,9 @@ class Dispatcher:
                 gate.leave()
             with gate.alone():
                 if not self.released and not binding.current():
-                    binding.refit()
+                    reason = binding.refit()
+                    if reason is not None:
+                        return Miss("weights", f"the weights don't fit: {reason}")
         return Miss("weights", "the weights change from one moment to the next")
 
     def _compare(self, artifact: Artifact, answer: Any, args: tuple[Any, ...], kwargs: Any) -> Any:

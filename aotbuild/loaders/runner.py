@@ -3,7 +3,7 @@
 Called by ctypes, which lets go of the GIL for the run (torch's own runners keep it). Checks neither
 call nor weights: `dispatch` and `constants` must have done that, for the library itself does not.
 
-Private names of torch stand here, and in `placement` one. Tried on torch 2.13.0 and 2.14.1:
+Private names of torch stand here, in `placement` and `modes`. Tried on torch 2.13.0 and 2.14.1:
 - the C interface: https://github.com/pytorch/pytorch/blob/v2.13.0/torch/csrc/inductor/aoti_runtime/interface.h
 - `torch._C._aoti`: https://github.com/pytorch/pytorch/blob/v2.13.0/torch/csrc/inductor/aoti_runner/pybind.cpp
 - a constant's data pointer is read when it is bound, and the container never frees the handle that
@@ -21,8 +21,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.autograd.forward_ad as forward_ad
-import torch.nn.modules.module as modules
 from torch import Tensor
 
 from aotbuild.errors import IntegrityError, LoadError
@@ -227,20 +225,3 @@ def _free(handles: list[int]) -> None:
     if handles:
         capsules = [_new_capsule(h, None, None) for h in handles]
         torch._C._aoti.alloc_tensors_by_stealing_from_void_ptrs(capsules)
-
-
-def special_mode() -> str | None:
-    """What torch is doing besides computing numbers, where it does more.
-
-    Private names, tried on torch 2.13.0 and 2.14.1:
-    https://github.com/pytorch/pytorch/blob/main/torch/nn/modules/module.py
-    """
-    if modules._global_forward_hooks or modules._global_forward_pre_hooks:
-        return "a forward hook is set on all modules"
-    if torch._C._functorch.maybe_current_level() is not None:
-        return "a transform of torch.func is active"
-    if torch._C._len_torch_dispatch_stack() or torch._C._get_tracing_state() is not None:
-        return "the call is being traced"
-    if forward_ad._current_level >= 0:
-        return "forward-mode differentiation is on"
-    return None

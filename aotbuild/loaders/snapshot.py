@@ -40,9 +40,9 @@ class Snapshot:
         self._processor_tables = [vars(p) for p in owners]
         self._processor_lengths = list(map(len, self._processor_tables))
         self._watched, self._values = _watch(module, modules, self._processor_tables)
-        # Patches set `__class__` on blocks, and "seamless" scripts the padding of convolutions.
-        self._blocks = [m for m in modules if not type(m).__module__.startswith("torch.")]
-        self._types = list(map(type, self._blocks))
+        # Patches set `__class__`, and "seamless" scripts the padding of convolutions.
+        self._modules = modules
+        self._types = list(map(type, modules))
         self._convolutions = [vars(m) for m in modules if "padding_mode" in vars(m)]
         self._paddings = list(map(getitem, self._convolutions, repeat("padding_mode")))
         self._modal = [vars(m) for m in modules if m is module or depends_on_training(m)]
@@ -68,7 +68,7 @@ class Snapshot:
                 and self._hooks_match()
                 and list(map(getitem, self._attentions, repeat("processor"))) == self._processors
                 and list(map(len, self._processor_tables)) == self._processor_lengths
-                and list(map(type, self._blocks)) == self._types
+                and list(map(type, self._modules)) == self._types
                 and list(map(getitem, self._convolutions, repeat("padding_mode"))) == self._paddings
                 and list(map(getitem, self._modal, repeat("training"))) == self._modes
                 and self._watched == self._values

@@ -43,7 +43,9 @@ class Watch:
         single = [s for s in slots if s.value.numel() < 2] + elsewhere
         self._places = [(itemgetter(s.key), s.table) for s in single]
         self._placed = [s.value for s in single]
-        self._in_place = placement([s.value for s in slots], compare)
+        self._tensors = [s.value for s in slots]
+        self._types = list(map(type, self._tensors))
+        self._in_place = placement(self._tensors, compare)
         self._counted = [t for t in counted if not t.is_inference()]
         self._versions = list(map(_version, self._counted))
 
@@ -53,6 +55,7 @@ class Watch:
             return (
                 self._tables == self._copies
                 and all(map(is_, [get(table) for get, table in self._places], self._placed))
+                and list(map(type, self._tensors)) == self._types
                 and self._in_place()
                 and (not self._counted or list(map(_version, self._counted)) == self._versions)
             )

@@ -55,12 +55,14 @@ class _Fused:
     buffer: Tensor
     parts: tuple[Tensor, ...]
     pointers: tuple[int, ...]
+    strides: tuple[tuple[int, ...], ...]
 
     def holds(self, tensors: Sequence[Tensor]) -> bool:
         return (
             len(tensors) == len(self.parts)
             and all(a is b for a, b in zip(tensors, self.parts, strict=True))
             and tuple(t.data_ptr() for t in tensors) == self.pointers
+            and tuple(t.stride() for t in tensors) == self.strides
         )
 
 
@@ -95,10 +97,11 @@ class Weights:
             if owner is None:
                 return None
         if isinstance(owner, nn.Module):
+            if vars(owner).get(last) is not None:  # Python, too, looks there first
+                return Slot(vars(owner), last)
             own: tuple[Any, ...] = (owner._parameters, owner._buffers)
             found = (Slot(t, last, in_module=True) for t in own if t.get(last) is not None)
-            attribute = vars(owner).get(last)
-            return next(found, None if attribute is None else Slot(vars(owner), last))
+            return next(found, None)
         if isinstance(owner, (list, tuple)):
             return Slot(owner, int(last)) if last.isdigit() and int(last) < len(owner) else None
         table = owner if isinstance(owner, dict) else getattr(owner, "__dict__", {})
@@ -138,7 +141,8 @@ class Weights:
         for part, view in zip(parts, views, strict=True):
             part.data = view
         pointers = tuple(p.data_ptr() for p in parts)
-        self._fused[sources] = _Fused(buffer, tuple(parts), pointers)
+        strides = tuple(p.stride() for p in parts)
+        self._fused[sources] = _Fused(buffer, tuple(parts), pointers, strides)
         return buffer
 
     def restore(self) -> None:

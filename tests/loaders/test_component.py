@@ -9,7 +9,7 @@ import torch
 from diffusers.models.attention_processor import AttnProcessor
 from torch import nn
 
-from aotbuild.errors import SignatureMismatch
+from aotbuild.errors import LoadError, SignatureMismatch
 from aotbuild.loaders.component import Gate, precision_of, state_reason
 
 from . import nets
@@ -56,6 +56,13 @@ def enable_cache(module: Any) -> None:
     HookRegistry.check_if_exists_or_initialize(module.conv_in).register_hook(Doubling(), "double")
 
 
+class Doubled(nn.Conv2d):
+    """What a patch puts in place of a layer's class."""
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return super().forward(input) * 2
+
+
 CHANGES: dict[str, tuple[Callable[[Any], Any], str]] = {
     "FreeU": (lambda m: m.enable_freeu(s1=0.9, s2=0.2, b1=1.5, b2=1.6), "freeu"),
     "other processors": (use_plain, "processors"),
@@ -66,6 +73,7 @@ CHANGES: dict[str, tuple[Callable[[Any], Any], str]] = {
     "an overridden forward": (override_a_child, "hooks"),
     "a replaced child": (replace_a_child, "modules"),
     "a cache hook": (enable_cache, "hooks"),
+    "another class of a layer": (lambda m: setattr(m.conv_in, "__class__", Doubled), "modules"),
     "another switch": (lambda m: setattr(m, "num_upsamplers", 7), "switches"),
 }
 
@@ -210,6 +218,16 @@ def test_precision_is_that_of_most_numbers_when_a_few_are_kept_in_float32() -> N
     module = nn.Sequential(nn.Linear(8, 8).half(), nn.LayerNorm(8))
     assert precision_of(module) == "float16"
     assert precision_of(nn.Identity()) == "float32"
+
+
+def test_the_gate_refuses_a_change_when_the_thread_itself_is_in_a_run() -> None:
+    gate = Gate()
+    gate.enter()
+    with pytest.raises(LoadError, match="signal handler"), gate.alone():
+        pass
+    gate.leave()
+    with gate.alone():
+        pass
 
 
 def test_the_gate_lets_a_change_in_only_between_runs() -> None:

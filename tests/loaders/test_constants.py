@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 import aotbuild
+from aotbuild.loaders.constants import Binding
 
 from . import nets
 from .conftest import Kit
@@ -75,6 +76,7 @@ REBOUND: dict[str, Callable[[Any], Any]] = {
     "merged in place": merged_in_place,
     "channels_last": to_channels_last,
     "a misaligned weight": misaligned,
+    "an attribute that hides a parameter": lambda m: vars(m.to_k).update(weight=torch.ones(16, 16)),
 }
 
 UNFIT: dict[str, Callable[[Any], Any]] = {
@@ -82,8 +84,21 @@ UNFIT: dict[str, Callable[[Any], Any]] = {
         m.to_k.weight, "data", m.to_k.weight.data.t()
     ),
     "one weight cast": lambda m: setattr(m, "lost", m.lost.double().to(torch.bfloat16)),
-    "a subclass": lambda m: setattr(m.rope, "angles", nn.Buffer(torch.ones(1, 16, 1, 1)) * 1 + 0j),
+    "a negated view": lambda m: torch.utils.swap_tensors(
+        m.to_k.weight, nn.Parameter(torch._neg_view(m.to_k.weight.detach()))
+    ),
+    "a zero tensor": lambda m: setattr(m.to_k.weight, "data", torch._efficientzerotensor(16, 16)),
+    "another class at the same address": lambda m: setattr(m.to_k.weight, "__class__", Doubled),
 }
+
+
+class Doubled(nn.Parameter):
+    """A weight whose products come out twice as large."""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        answer = super().__torch_function__(func, types, args, kwargs or {})
+        return answer * 2 if func is nn.functional.linear else answer
 
 
 @pytest.mark.parametrize("fused", [False, True])
@@ -101,7 +116,7 @@ def test_weights_are_bound_anew_when_they_changed_by(kit: Kit, what: str, fused:
     del junk
 
 
-@pytest.mark.parametrize("what", ["a transposed matrix at the same address", "one weight cast"])
+@pytest.mark.parametrize("what", UNFIT)
 def test_eager_serves_when_weights_became_unfit_by(kit: Kit, what: str) -> None:
     kit.net()
     module = nets.net()
@@ -111,6 +126,47 @@ def test_eager_serves_when_weights_became_unfit_by(kit: Kit, what: str) -> None:
     assert_eagers(module, exact=True)
     assert served(loaded) == (0, {"weights": 2})
     assert "the weights don't fit" in loaded.report()
+
+
+def test_a_weight_whose_memory_was_taken_away_is_eagers_to_refuse(kit: Kit) -> None:
+    kit.net()
+    module = nets.net()
+    loaded = kit.load(net=module)
+    module.kept.untyped_storage().resize_(0)
+    with pytest.raises(RuntimeError):
+        module(**nets.call(return_dict=False))
+    assert "memory" in loaded.report()
+
+
+def test_a_part_of_a_fused_weight_is_fused_anew_when_it_was_transposed_where_it_lies(
+    kit: Kit,
+) -> None:
+    kit.fused_net()
+    module = nets.net()
+    loaded = kit.load(net=module, fallback="error")
+    module.to_q.weight.data = module.to_q.weight.data.t()
+    assert_eagers(module)
+    assert served(loaded)[0] == 1
+
+
+def test_weights_are_judged_again_when_another_thread_changes_one_while_they_are_bound(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kit.net()
+    module = nets.net()
+    loaded = kit.load(net=module)
+    assign = Binding._assign
+
+    def meanwhile(binding: Binding, slots: Any) -> None:
+        monkeypatch.setattr(Binding, "_assign", assign)
+        module.to_k.weight.data = module.to_k.weight.data.t()
+        assign(binding, slots)
+
+    monkeypatch.setattr(Binding, "_assign", meanwhile)
+    module.to_q.bias.data = torch.randn(16)
+    for _ in range(2):
+        assert_eagers(module, exact=True)
+    assert served(loaded) == (0, {"weights": 2})
 
 
 def test_a_half_module_is_eagers_and_the_artifacts_again_when_cast_back(kit: Kit) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 import aotbuild
 from aotbuild.errors import LoadError, SignatureMismatch
@@ -199,6 +200,26 @@ def test_inference_mode_is_served_by_the_artifact(kit: Kit) -> None:
         for parameter in module.parameters():
             parameter.data = parameter.data.clone()
         torch.testing.assert_close(module(**call)[0], expected, rtol=1e-4, atol=1e-5)
+
+
+class DoublesSilu(TorchFunctionMode):
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        answer = func(*args, **(kwargs or {}))
+        return answer * 2 if func is nn.functional.silu else answer
+
+
+def test_eager_serves_when_a_mode_changes_what_functions_do(kit: Kit) -> None:
+    kit.unet()
+    module, call = nets.unet(), nets.unet_call()
+    loaded = kit.load(unet=module)
+    with DoublesSilu():
+        expected = type(module).forward(module, **call)[0]
+        assert torch.equal(module(**call)[0], expected)
+    with torch.device("cpu"):
+        module(**call)
+    assert loaded.metrics()["unet"]["fallbacks"] == {"mode": 1}
+    assert sum(loaded.metrics()["unet"]["hits"].values()) == 1
+    assert "DoublesSilu" in loaded.report()
 
 
 def test_an_uncovered_call_raises_when_the_user_asked_for_it(kit: Kit) -> None:
