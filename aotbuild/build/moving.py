@@ -111,8 +111,10 @@ def inner_sizes(low: Size, high: Size, multiple_px: int) -> tuple[Size, Size]:
     if w0 > w1 or h0 > h1 or low == high:
         raise RecipeError(f"Range {w0}x{h0}:{w1}x{h1} is empty; write smallest:largest.")
     widths, heights = _choices(w0, w1, multiple_px), _choices(h0, h1, multiple_px)
-    candidates = (((a, c), (b, d)) for a, b, c, d in product(widths, widths, heights, heights))
-    found = max(candidates, key=lambda pair: _separation(pair, low, high))
+    candidates = [((a, c), (b, d)) for a, b, c, d in product(widths, widths, heights, heights)]
+    # The first is the export's example, and a moving number that is 1 there would stay 1.
+    several = [pair for pair in candidates if min(pair[0]) > multiple_px]
+    found = max(several or candidates, key=lambda pair: _separation(pair, low, high))
     if _separation(found, low, high) == 0:
         raise RecipeError(
             f"Range {w0}x{h0}:{w1}x{h1} has too few sizes to tell width from height; widen it by "

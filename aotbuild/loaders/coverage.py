@@ -115,6 +115,7 @@ def _expected(spec: TensorSpec, ranges: Mapping[str, tuple[int, int]]) -> str:
         if symbol is None:
             return str(factor)
         low, high = ranges[symbol]
-        return f"({factor * low}..{factor * high})"
+        step = f" by {factor}" if factor > 1 else ""
+        return f"({factor * low}..{factor * high}{step})"
 
     return f"{'x'.join(map(shown, spec.shape)) or 'scalar'} {spec.dtype} on {spec.device}"

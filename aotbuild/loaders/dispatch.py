@@ -146,7 +146,8 @@ class Dispatcher:
         if covering:
             return covering
         reasons, nearest = min(found, key=lambda pair: len(pair[0]))
-        return Miss("call", f"{'; '.join(reasons[:4])} (nearest artifact: {nearest.key})")
+        about = f"nearest artifact: {nearest.key}{advice.range_of(nearest.manifest)}"
+        return Miss("call", f"{'; '.join(reasons[:4])} ({about})")
 
     def _serve(
         self, covering: tuple[Artifact, ...], call: Call, args: tuple[Any, ...], kwargs: Any
@@ -219,8 +220,7 @@ class Dispatcher:
         if miss.reason.startswith("return_dict is True"):
             help_ = " Pass return_dict=False, as pipelines do."
         elif miss.kind == "call" and (first or self._strict):
-            command = advice.build_command([a.manifest for a in self.artifacts], call or {})
-            help_ = f" To cover such calls: {command}"
+            help_ = f" {advice.advise([a.manifest for a in self.artifacts], call or {})}"
         if self._strict:
             raise SignatureMismatch(f"{self.unit}: {miss.reason}.{help_}")
         if first:

@@ -59,6 +59,11 @@ def test_inner_sizes_tell_height_width_and_area_apart() -> None:
         assert width_px % 8 == height_px % 8 == 0
 
 
+def test_inner_sizes_begin_above_one_step_when_the_range_begins_there() -> None:
+    first, _ = inner_sizes((64, 64), (192, 192), 64)
+    assert min(first) > 64
+
+
 def test_inner_sizes_hold_an_edge_when_only_the_other_moves() -> None:
     first, second = inner_sizes((128, 128), (128, 256), 64)
     assert first[0] == second[0] == 128

@@ -55,4 +55,6 @@ def test_differences_are_none_only_for_calls_in_range(good: bool, made: dict[str
 
 def test_differences_name_what_was_found_and_what_was_expected() -> None:
     (reason,) = differences(SIGNATURE, call(8, 8, 1), CPU)
-    assert reason == "sample is 2x8x8 float32 on cpu, not 2x(8..32)x(16..24) float32 on cpu"
+    assert (
+        reason == "sample is 2x8x8 float32 on cpu, not 2x(8..32 by 8)x(16..24 by 8) float32 on cpu"
+    )
