@@ -9,17 +9,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 from torch import nn
 
 from aotbuild.build.calls import (
     Block,
     RecordedCall,
+    describe,
     dtype_name,
-    form,
     in_order,
     map_tensors,
     to_meta,
 )
+from aotbuild.cache.signature import flatten
 from aotbuild.canonical import digest
 from aotbuild.errors import RecipeError
 from aotbuild.loaders.blocks import Sources, find_blocks, identify_block
@@ -41,7 +43,8 @@ class _Heard:
 class BlockRecorder:
     """Listens to the blocks of one twin, whose tensors are still what its constructor made.
 
-    Blocks are alike where class, source, shapes and dtypes of their weights, state and call are.
+    Blocks are alike where class, source, shapes and dtypes of their weights, state and call are;
+    how a call's tensors lie doesn't count, since the loader lays them out as the code reads them.
 
     Attributes:
         calls: one for each kind of block and each call of it, with the paths of all that are alike;
@@ -99,13 +102,13 @@ class BlockRecorder:
         self, path: str, heard: _Heard, call: dict[str, Any], answer: Any, like: RecordedCall
     ) -> None:
         identity = self._identities[path]
-        key = digest([identity.to_json(), heard.state, heard.dtypes, form(call, {})])
+        key = digest([identity.to_json(), heard.state, heard.dtypes, _form(call)])
         known = self._calls.get(key)
-        if known is not None:
-            assert known.block is not None
-            if path not in known.block.paths:
-                block = replace(known.block, paths=(*known.block.paths, path))
-                self._calls[key] = replace(known, block=block)
+        if known is not None and known.block is not None:
+            paths = tuple(dict.fromkeys((*known.block.paths, path)))
+            self._calls[key] = replace(
+                known, call=_agreed(known.call, call), block=replace(known.block, paths=paths)
+            )
             return
         self._calls[key] = replace(
             like,
@@ -119,6 +122,27 @@ class BlockRecorder:
             values={},
             block=Block(paths=(path,), dtypes=heard.dtypes),
         )
+
+
+def _form(call: dict[str, Any]) -> list[Any]:
+    """What tells a call from another, as JSON."""
+    leaves = ((path, value, describe(value)) for path, value in flatten(call))
+    return [[p, d[:2] if isinstance(v, torch.Tensor) else d] for p, v, d in leaves]
+
+
+def _agreed(ours: Any, theirs: Any) -> Any:
+    """The call `ours`; where a tensor of `theirs` lies otherwise, a contiguous one."""
+    if isinstance(ours, torch.Tensor):
+        return (
+            ours
+            if ours.stride() == theirs.stride()
+            else torch.empty_like(ours, memory_format=torch.contiguous_format)
+        )
+    if type(ours) is dict:
+        return {name: _agreed(value, theirs[name]) for name, value in ours.items()}
+    if type(ours) in (list, tuple):
+        return type(ours)(_agreed(a, b) for a, b in zip(ours, theirs, strict=True))
+    return ours
 
 
 def block_classes(module: nn.Module, component: ComponentRecipe, name: str) -> tuple[str, ...]:

@@ -110,7 +110,8 @@ def test_key_of_an_unquantized_unit_says_nothing_of_a_filter(
 LABELS = {"format", "name", "title", "checkpoint", "revision"}
 ELSEWHERE = {
     "pipeline", "architecture", "components", "methods", "call", "resolution", "multiple_px",
-    "batch", "int8", "ip_adapters", "shape", "fill", "count", "preparations", "lengths", "optional",
+    "batch", "int8", "ip_adapters", "shape", "fill", "count", "preparations", "blocks", "lengths",
+    "optional",
 }  # fmt: skip
 """Fields that decide which calls of which module are recorded, and so come in by way of those."""
 
