@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,9 @@ from aotbuild.loaders.judging import Verdict
 from aotbuild.loaders.rules import STORED
 from aotbuild.loaders.runner import Runner
 from aotbuild.loaders.weights import Slot, Weights
+
+_ROUNDINGS = 8
+"""Last places by which a table of sines may differ from one machine or version to another."""
 
 
 def map_constants(folder: Path, manifest: Manifest, device: torch.device) -> dict[str, Tensor]:
@@ -69,10 +72,24 @@ def _tensor(mapped: mmap.mmap, place: Place) -> Tensor:
     return data.view(dtype).view(shape).permute([order.index(i) for i in range(len(order))])
 
 
+def _same_values(ours: Tensor, packed: Tensor) -> bool:
+    """Whether both hold the same numbers, but for what rounding makes of them elsewhere."""
+    numbers = torch.view_as_real(ours) if ours.is_complex() else ours
+    found = numbers.detach().to(packed.device, packed.dtype).double().flatten()
+    expected = packed.double().flatten()
+    if found.shape != expected.shape:
+        return False
+    if not packed.is_floating_point() or not packed.numel():
+        return torch.equal(found, expected)
+    bound = _ROUNDINGS * torch.finfo(packed.dtype).eps * expected.abs().max()
+    return bool(((found - expected).abs() <= bound).all())
+
+
 class PackedBinding(Binding):
     """The constants of one artifact, bound to packed ones, for a module without weights.
 
-    It doesn't fit any more once the module has been given weights of its own.
+    It doesn't fit any more once the module has been given weights of its own, nor where a table that
+    its constructor computes, and no checkpoint holds, was changed: a packed one would be served.
     """
 
     def __init__(
@@ -96,8 +113,20 @@ class PackedBinding(Binding):
         values: dict[str, Any] = {path: slot.value for path, slot in slots.items() if slot}
         given = [p for p, v in values.items() if isinstance(v, nn.Parameter) and not v.is_meta]
         verdict = Verdict([f"{p} has a value now, and packed constants are bound" for p in given])
+        verdict.reasons += self._tables(values)
         self.unfit, self.only_cast = verdict.summary, False
         return verdict
+
+    def _tables(self, values: Mapping[str, Any]) -> Iterator[str]:
+        """The module's own tables, which no checkpoint holds, where they aren't those packed."""
+        own = {p: v for p, v in values.items() if isinstance(v, Tensor) and not v.is_meta}
+        held = self._weights.module.state_dict(keep_vars=True) if own else {}
+        for constant in self._plan:
+            path = constant.sources[0] if len(constant.sources) == 1 else ""
+            if path not in own or path in held or isinstance(own[path], nn.Parameter):
+                continue
+            if not _same_values(own[path], self._packed[constant.name]):
+                yield f"{path} isn't what was packed: a change of the module's, or another version"
 
     def _make(self, constant: Constant, slots: dict[str, Slot | None]) -> Tensor:
         stored = constant.rule == STORED

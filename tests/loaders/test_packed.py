@@ -40,8 +40,11 @@ def packed(kit: Kit, module: Any = None, **others: Any) -> Any:
 
 
 def hollow() -> Any:
-    """The module without weights, as a service builds it: parameters on meta, buffers real."""
-    module = quantized.stock()
+    """The module without weights, as a service builds it: parameters on meta, buffers real.
+
+    Those that no checkpoint holds are random in this class, so the seed is the packed one's.
+    """
+    module = quantized.stock(seed=5)
     for owner in module.modules():
         for name, parameter in list(owner._parameters.items()):
             if parameter is not None:
@@ -77,6 +80,38 @@ def test_component_without_weights_answers_as_with_them_when_constants_are_packe
     assert loaded.metrics()["net"]["packed_bytes"] > 0
     loaded.refresh()
     assert torch.equal(module(**quantized.call())[0], answer)
+
+
+@pytest.mark.parametrize("change", ["buffer", "attribute", "shape"])
+def test_packed_artifact_is_refused_when_the_module_changed_its_own_tables(
+    kit: Kit, change: str
+) -> None:
+    packed(kit)
+    module = hollow()
+    if change == "buffer":
+        module.lost *= 2
+    elif change == "attribute":
+        module.rope.angles = module.rope.angles + 1
+    else:
+        module.register_buffer("lost", module.lost[:4], persistent=False)
+
+    with pytest.raises(NoArtifactError, match=r"(lost|angles) isn't what was packed"):
+        kit.load(net=module)
+
+
+def test_packed_artifact_serves_when_the_modules_tables_are_rounded_or_not_there(kit: Kit) -> None:
+    packed(kit)
+    answer = expected(kit, quantized.stock(seed=5))
+    module = hollow()
+    module.lost = torch.nextafter(module.lost, torch.ones(()))
+    module.kept = torch.zeros_like(module.kept)  # a checkpoint holds it, so the packed one counts
+    kit.load(net=module)
+    assert torch.equal(module(**quantized.call())[0], answer)
+
+    bare = hollow()
+    bare.lost = bare.lost.to("meta")
+    kit.load(net=bare)
+    assert torch.equal(bare(**quantized.call())[0], answer)
 
 
 def test_stand_in_answers_as_the_component_when_it_has_no_module(kit: Kit) -> None:
