@@ -44,11 +44,7 @@ class Store:
     # Reading
 
     def folders(self) -> list[Path]:
-        """Where artifacts lie, sorted; the last three parts are unit, architecture, name.
-
-        Raises:
-            StoreError: the store is there and can't be read.
-        """
+        """Where artifacts lie, sorted: unit, architecture, name below "artifacts"."""
         return list(catalog.folders(self.root))
 
     def entries(self, chosen: Iterable[Path] | None = None) -> Iterator[Entry | Broken]:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from aotbuild.cache.manifest import Constant
 from aotbuild.loaders.rules import CONCAT, INT8_ROWS, REAL, RULES, TENSOR, VIEW
-from aotbuild.loaders.strides import contiguous, same_strides
+from aotbuild.loaders.strides import contiguous, memory_fault, same_strides
 from aotbuild.loaders.weights import Slot, Weights
 
 ALIGNMENT_BYTES = 64
@@ -133,9 +133,8 @@ class Judge:
             return f"{path} is {value.layout}"
         if value.device != self._device and not (rule == REAL and value.device.type == "cpu"):
             return f"{path} is on {value.device}, not {self._device}"
-        if value.is_neg() or value.is_conj():
-            return f"{path} is a view that negates or conjugates what is in memory"
-        return _memory_fault(path, value)
+        fault = memory_fault(value)
+        return fault and f"{path} {fault}"
 
     def _whole(self, constant: Constant, tensor: Tensor) -> tuple[str | None, Move | None]:
         """For "tensor/1"."""
@@ -228,18 +227,6 @@ def _weights_dtype(plan: Iterable[Constant], precision: str) -> str:
         c.dtype for c in plan if c.rule in (TENSOR, VIEW, CONCAT) and "float" in c.dtype
     )
     return precision if precision in others or not others else others.most_common(1)[0][0]
-
-
-def _memory_fault(path: str, tensor: Tensor) -> str | None:
-    """Where eager would raise or knows better, and compiled code would read what isn't there."""
-    if not tensor.numel():
-        return None
-    if not tensor.data_ptr():
-        return f"{path} has no memory"
-    reach = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
-    needed = (tensor.storage_offset() + reach + 1) * tensor.element_size()
-    held = tensor.untyped_storage().nbytes()
-    return f"{path} needs {needed} bytes of memory and has {held}" if held < needed else None
 
 
 def _pairs(constant: Constant, tensor: Tensor) -> str | None:

@@ -1,6 +1,8 @@
-"""Strides: those of a contiguous layout, and whether two layouts are one. Touches no tensor."""
+"""How tensors lie in memory: strides, whether two layouts are one, what is wrong with one."""
 
 from __future__ import annotations
+
+from torch import Tensor
 
 
 def same_strides(shape: tuple[int, ...], left: tuple[int, ...], right: tuple[int, ...]) -> bool:
@@ -15,3 +17,20 @@ def contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
         strides.append(step)
         step *= size
     return tuple(reversed(strides))
+
+
+def memory_fault(tensor: Tensor) -> str | None:
+    """Why the numbers in a tensor's memory aren't its own; None where they are.
+
+    Eager raises then, or knows better; compiled code would read what isn't there.
+    """
+    if tensor.is_neg() or tensor.is_conj():
+        return "is a view that negates or conjugates what is in memory"
+    if not tensor.numel():
+        return None
+    if not tensor.data_ptr():
+        return "has no memory"
+    reach = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
+    needed = (tensor.storage_offset() + reach + 1) * tensor.element_size()
+    held = tensor.untyped_storage().nbytes()
+    return f"needs {needed} bytes of memory and has {held}" if held < needed else None
