@@ -25,7 +25,7 @@ from aotbuild.loaders.loaded import Loaded, Rejection
 from aotbuild.loaders.opening import open_source
 from aotbuild.loaders.options import Options
 from aotbuild.loaders.remote import Remote, fetched
-from aotbuild.loaders.source import Wanted, listed, wanted_units
+from aotbuild.loaders.source import Wanted, is_unit_of, listed, wanted_units
 from aotbuild.loaders.unit import Unit
 
 _log = logging.getLogger(__name__)
@@ -141,7 +141,7 @@ def _load(
         entries, rejections = fetched(source, pipeline, components, options, _device)
         scopes = {item.component: item.scope for item in source.items}
     else:
-        entries, rejections = listed(source, lambda name: _kind(pipeline, name))
+        entries, rejections = listed(source, lambda unit: _wanted_on(pipeline, unit, components))
         scopes = {e.manifest.component: e.manifest.scope for e in entries}
     wanted = Wanted(wanted_units(pipeline, set(scopes), components), scopes)
     return _fit(pipeline, source, entries, rejections, wanted, options)
@@ -189,10 +189,11 @@ def _device(pipeline: object, module: nn.Module) -> torch.device:
     return next((d for d in devices if d.type != "meta"), torch.device("cpu"))
 
 
-def _kind(pipeline: object, name: str) -> str | None:
-    """The kind of device that a component runs on; None where there is no such module."""
-    module = getattr(pipeline, name, None)
-    return _device(pipeline, module).type if isinstance(module, nn.Module) else None
+def _wanted_on(pipeline: object, unit: str, components: Sequence[str] | None) -> str | None:
+    """The kind of device that a unit runs on; None for one that isn't there or asked for."""
+    module = getattr(pipeline, unit.partition(".")[0], None)
+    asked = components is None or any(is_unit_of(unit, c) for c in components)
+    return _device(pipeline, module).type if asked and isinstance(module, nn.Module) else None
 
 
 def _check_complete(

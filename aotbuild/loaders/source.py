@@ -55,11 +55,11 @@ def listed(
 ) -> tuple[list[Entry], list[Rejection]]:
     """The artifacts below `folder`, and those that can't be used.
 
-    What is for the other kind of device isn't read where a unit has some for its own, so that a
-    store of hundreds is as quick to load from as a small one.
+    What isn't asked for isn't read, nor what is for the other kind of device where a unit has some
+    for its own, so that a store of hundreds is as quick to load from as a small one.
 
     Args:
-        device_of: the kind of device that a component is on, "cpu"; None where it isn't known.
+        device_of: the kind of device that a unit is wanted on, "cpu"; None where it isn't wanted.
 
     Raises:
         SourceError: there are none at all.
@@ -70,14 +70,16 @@ def listed(
         raise SourceError(
             f"{folder} holds no artifacts; `aotbuild build RECIPE --store {folder}` makes some."
         )
-    near = {p for p in places if _may_run_on(p, device_of(_unit(p).partition(".")[0]))}
+    devices = {unit: device_of(unit) for unit in map(_unit, places)}
+    wanted = [p for p in places if devices[_unit(p)] is not None]
+    near = {p for p in wanted if _is_for(p) == devices[_unit(p)]}
     units = {_unit(p) for p in near}
-    chosen = [p for p in places if p in near or _unit(p) not in units]
+    chosen = [p for p in wanted if p in near or _unit(p) not in units]
     found = list(store.entries(chosen))
     rejections = [
         _turned_down(b.folder, "broken", b.reason) for b in found if isinstance(b, Broken)
     ]
-    for place in sorted({*places} - {*chosen}):
+    for place in sorted({*wanted} - {*chosen}):
         reason = (
             f"It is built for {place.parent.name}, and the module is on another kind of device."
         )
@@ -85,9 +87,9 @@ def listed(
     return [e for e in found if isinstance(e, Entry)], rejections
 
 
-def _may_run_on(place: Path, device: str | None) -> bool:
-    """By its architecture's name alone; `match` judges what is read."""
-    return device is None or place.parent.name.startswith("sm_") == (device == "cuda")
+def _is_for(place: Path) -> str:
+    """The kind of device, by its architecture's name alone; `match` judges what is read."""
+    return "cuda" if place.parent.name.startswith("sm_") else "cpu"
 
 
 def _unit(place: Path) -> str:

@@ -140,7 +140,7 @@ def load_component(
     if isinstance(opened, Remote):
         entries = opened.offers
     else:
-        entries, rejections = listed(opened, lambda _: named_device(device).type)
+        entries, rejections = listed(opened, lambda unit: _wanted_on(unit, component, device))
     label = component if component is not None else _only(entries, opened, rejections)
     name = label.partition(".")[0]
     options = Options(
@@ -218,6 +218,12 @@ def _stand_in(
 def _judged(entry: Entry, device: torch.device, machine: Target, options: Options) -> Verdict:
     records = options.store.verifications(entry)
     return match.judge(entry.manifest, _own_facts(entry, device), machine, records=records)
+
+
+def _wanted_on(unit: str, component: str | None, device: str | torch.device) -> str | None:
+    """The kind of device that a unit is to run on; None for one that isn't asked for."""
+    asked = component is None or is_unit_of(unit, component)
+    return named_device(device).type if asked else None
 
 
 def _own_facts(entry: Entry | Offer, device: torch.device) -> match.ModuleFacts:

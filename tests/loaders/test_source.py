@@ -28,12 +28,20 @@ def test_listed_reads_nothing_of_another_kind_of_device_when_there_is_something_
     assert "another kind of device" in rejection.reasons[0]
 
 
-@pytest.mark.parametrize("device", ["cuda", None])
-def test_listed_reads_everything_when_it_may_serve(kit: Kit, device: str | None) -> None:
+def test_listed_reads_what_is_for_the_device_alone_when_it_is_another(kit: Kit) -> None:
     manifest = kit.net()
     elsewhere(kit, manifest.component)
-    _, rejections = listed(kit.store.root, lambda _: device)
-    assert "broken" in {r.slug for r in rejections}
+    entries, rejections = listed(kit.store.root, lambda _: "cuda")
+    assert entries == []
+    assert {r.slug for r in rejections} == {"broken", manifest.target.slug}
+
+
+def test_listed_reads_nothing_of_a_unit_that_is_not_wanted(kit: Kit) -> None:
+    manifest = kit.net()
+    elsewhere(kit, "unet")
+    entries, rejections = listed(kit.store.root, {manifest.component: "cpu"}.get)
+    assert [e.manifest.key for e in entries] == [manifest.key]
+    assert rejections == []
 
 
 def test_listed_reads_what_is_for_another_device_when_a_unit_has_nothing_else(kit: Kit) -> None:
