@@ -395,7 +395,7 @@ def test_load_fetches_what_the_blocks_need_when_nothing_of_the_whole_fits(
 
     wanted = kit.net(component="net.Net", change=regional)
     kit.net(component="net.Net", change=otherwise)
-    kit.net(change=foreign)
+    kit.net(size=24, change=foreign)
     commit = push(kit)
     small_hub.log.clear()
     module, call = nn.Sequential(nets.net(seed=3), nets.net(seed=4)), nets.call(return_dict=False)
