@@ -8,11 +8,8 @@ and `_example_inputs` of `ExportedProgram`.
 from __future__ import annotations
 
 import contextlib
-import sys
-import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,6 +18,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
+from aotbuild.build.breaks import explain_break
 from aotbuild.build.calls import RecordedCall, map_tensors
 from aotbuild.build.modules import adopt_attributes, convert_tensors, quiet
 from aotbuild.build.quantize import portable_products
@@ -49,7 +47,12 @@ class Exported:
 
 
 def export_unit(
-    module: nn.Module, recorded: RecordedCall, *, device: str, dynamic: Range | None = None
+    module: nn.Module,
+    recorded: RecordedCall,
+    *,
+    device: str,
+    dynamic: Range | None = None,
+    blocks: tuple[str, ...] = (),
 ) -> Exported:
     """Export `recorded` from the prepared `module`, on `device` ("cpu" or "cuda:0").
 
@@ -59,6 +62,7 @@ def export_unit(
         recorded: the call, as the rehearsal made it.
         device: no such device need be there; "cuda:0" needs a CUDA build of torch.
         dynamic: the range to export for, of `ranges.find_range`.
+        blocks: classes that the recipe names as repeated blocks, to say what helps.
 
     Raises:
         ExportError: torch can't trace it; names the line of the model that broke.
@@ -81,7 +85,7 @@ def export_unit(
                     dynamic_shapes=dynamic.dynamic_shapes if dynamic else None,
                 )
         except Exception as e:
-            raise ExportError(_explain(recorded, e)) from e
+            raise ExportError(explain_break(module, recorded, blocks, e)) from e
     _rehome(program)
     return Exported(
         program=program,
@@ -174,40 +178,3 @@ def _notable(program: torch.export.ExportedProgram) -> dict[str, int]:
             label = f"{name} (complex)" if is_complex else name
             counts[label] = counts.get(label, 0) + 1
     return dict(sorted(counts.items()))
-
-
-def _explain(recorded: RecordedCall, error: Exception) -> str:
-    """One paragraph: what torch said, the model's line it said it of, the way out."""
-    frames = [
-        f
-        for e in _chain(error)
-        for f in traceback.extract_tb(e.__traceback__)
-        if _is_model_code(f.filename)
-    ]
-    where = "no line of the model is in the traceback"
-    if frames:
-        last = frames[-1]
-        where = f"{_below_packages(last.filename)}:{last.lineno}, `{last.line}`"
-    said = " ".join(str(error).split())[:600]
-    return (
-        f"{recorded.unit} ({recorded.identity.class_name}) can't be exported: {where}: "
-        f"{type(error).__name__}: {said}. `--scope regional` compiles the repeated blocks alone "
-        "and leaves such code to Python."
-    )
-
-
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """`error` and its causes, the deepest last."""
-    while error is not None:
-        yield error
-        error = error.__cause__ or error.__context__
-
-
-def _is_model_code(filename: str) -> bool:
-    libraries = (Path(torch.__file__).parent, Path(__file__).parent.parent, Path(sys.base_prefix))
-    path = Path(filename)
-    return path.is_file() and not any(path.is_relative_to(p) for p in libraries)
-
-
-def _below_packages(filename: str) -> str:
-    return filename.rpartition("site-packages/")[2]

@@ -58,8 +58,11 @@ def rotate(x: torch.Tensor, numbers: torch.Tensor, **_: Any) -> torch.Tensor:
 
     Args:
         x: queries or keys, (batch, tokens, heads, width).
-        numbers: (tokens, width), cosine and sine of each pair's angle by turns.
+        numbers: (tokens, width), cosine and sine of each pair's angle by turns; or what diffusers'
+            own embedding gives to a block that is compiled alone, (tokens, width / 2) complex.
     """
+    if numbers.is_complex():
+        numbers = real_pairs(numbers).flatten(1)
     pairs = x.float().reshape(*x.shape[:-1], -1, 2)
     angles = numbers.reshape(numbers.shape[0], 1, -1, 2)
     cosine, sine = angles[..., :1], angles[..., 1:]

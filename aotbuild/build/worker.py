@@ -86,8 +86,13 @@ def _compile(blueprint: Blueprint, folder: Path, work: Path, seconds: dict[str, 
         recorded = blueprint.recorded
         module = recorded.module()
         prepare(module, blueprint.component)
-        part = recorded.part(module)
-        exported = export_unit(part, recorded, device=device, dynamic=blueprint.dynamic)
+        exported = export_unit(
+            recorded.part(module),
+            recorded,
+            device=device,
+            dynamic=blueprint.dynamic,
+            blocks=blueprint.component.blocks,
+        )
         if exported.signature.calls() != blueprint.signature.calls():
             raise BuildError(f"{unit}: the exported program takes other calls than were planned.")
         constants = constant_plan(exported.program, recorded.part(recorded.module()))
@@ -168,13 +173,12 @@ def _manifest(
     from aotbuild.loaders.state import backend_state
 
     recorded, recipe = blueprint.recorded, blueprint.job.recipe
-    shared = checks.get("shared_bytes_max")
     backend = backend_state(blueprint.target.device, recipe.dtype)
     target = replace(
         blueprint.target,
         glibc=packed.library.glibc,
         glibcxx=packed.library.glibcxx,
-        shared_memory_bytes=shared,
+        shared_memory_bytes=checks.get("shared_bytes_max"),
     )
     return Manifest(
         format=FORMAT,

@@ -11,7 +11,7 @@ import torch
 import torch.fx.experimental.proxy_tensor as proxy_tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
-from aotbuild.build.calls import RecordedCall
+from aotbuild.build.calls import Block, RecordedCall
 from aotbuild.build.export import Exported, export_unit
 from aotbuild.build.modules import build_module, fill_random
 from aotbuild.build.moving import range_over, settings_of
@@ -138,6 +138,56 @@ def test_export_unit_names_the_line_when_the_model_breaks_the_graph(
     recorded = replace(real, call={"x": x}, answer=x, rules={})
     with pytest.raises(ExportError, match=r"branching_model.py:4, `if x.sum\(\) > 0:`.*regional"):
         export_unit(branching_model.Branching(), recorded, device="cpu")
+
+
+class Breaking(torch.nn.Module):
+    """Two blocks, of which each, or what is around them, can't be traced."""
+
+    def __init__(self, *, inside: bool) -> None:
+        super().__init__()
+        self.rows = torch.nn.ModuleList([Row(inside), Row(inside)])
+        self.inside = inside
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for row in self.rows:
+            x = row(x)
+        return x if self.inside or x.sum() > 0 else -x
+
+
+class Row(torch.nn.Module):
+    def __init__(self, breaks: bool) -> None:
+        super().__init__()
+        self.breaks = breaks
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return -x if self.breaks and x.sum() > 0 else x
+
+
+@pytest.mark.parametrize(
+    ("inside", "blocks", "way_out"),
+    [
+        (False, ("Row",), r"`--scope regional` compiles the repeated blocks alone \(2 Row\)"),
+        (False, (), r"names repeated blocks as `components\.unet\.blocks` \(it has several Row\)"),
+        (True, ("Row",), "run by a Row, which `--scope regional` would compile too"),
+    ],
+)
+def test_export_unit_says_whether_blocks_would_help_when_the_whole_breaks(
+    inside: bool, blocks: tuple[str, ...], way_out: str
+) -> None:
+    x = torch.empty(2, device="meta")
+    (real,) = rehearsal().units["unet"]
+    recorded = replace(real, call={"x": x}, answer=x, rules={})
+    with pytest.raises(ExportError, match=way_out):
+        export_unit(Breaking(inside=inside), recorded, device="cpu", blocks=blocks)
+
+
+def test_export_unit_asks_for_smaller_blocks_when_a_block_breaks() -> None:
+    x = torch.empty(2, device="meta")
+    (real,) = rehearsal().units["unet"]
+    block = Block(paths=("rows.0", "rows.1"), dtypes={})
+    recorded = replace(real, call={"x": x}, answer=x, rules={}, block=block)
+    with pytest.raises(ExportError, match=r"Name smaller blocks as `components\.unet\.blocks`"):
+        export_unit(Row(True), recorded, device="cpu")
 
 
 def test_export_unit_keeps_names_when_tensors_are_plain_attributes() -> None:

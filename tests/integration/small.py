@@ -42,7 +42,9 @@ def small_recipe(name: str, folder: Path) -> Recipe:
     )
 
 
-def build_small(recipe: Recipe, store: Path, variants: tuple[str, ...] = ()) -> list[Built]:
+def build_small(
+    recipe: Recipe, store: Path, variants: tuple[str, ...] = (), scope: str = "full"
+) -> list[Built]:
     """What the recipe asks for, for this machine's CPU; unverified, as tests compare."""
     request = BuildRequest(
         recipe=recipe,
@@ -51,6 +53,7 @@ def build_small(recipe: Recipe, store: Path, variants: tuple[str, ...] = ()) -> 
         batches=(recipe.call.batch,),
         variants=variants,
         store=store,
+        scope=scope,
         verify=False,
     )
     return build(request)

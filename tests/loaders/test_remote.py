@@ -28,6 +28,7 @@ from aotbuild.cache.publish import publish
 from aotbuild.cache.store import Store
 from aotbuild.cli import main
 from aotbuild.errors import NoArtifactError, SourceError
+from aotbuild.loaders.blocks import identify_block
 
 from . import making, nets
 from .conftest import Kit
@@ -380,3 +381,28 @@ def test_start_writes_nothing_and_asks_nobody_after_prefetch(
     assert done.returncode == 0, done.stderr
     assert list(home.iterdir()) == []
     assert small_hub.log == []
+
+
+def test_load_fetches_what_the_blocks_need_when_nothing_of_the_whole_fits(
+    small_hub: SmallHub, kit: Kit, load: Loader
+) -> None:
+    def regional(fields: dict[str, Any]) -> None:
+        fields.update(scope="regional", module=identify_block(nets.net()))
+
+    def otherwise(fields: dict[str, Any]) -> None:
+        regional(fields)
+        fields["state"] = {**fields["state"], "fused": [""]}
+
+    wanted = kit.net(component="net.Net", change=regional)
+    kit.net(component="net.Net", change=otherwise)
+    kit.net(size=24, change=foreign)
+    commit = push(kit)
+    small_hub.log.clear()
+    module, call = nn.Sequential(nets.net(seed=3), nets.net(seed=4)), nets.call(return_dict=False)
+    expected = [block(**call)[0] for block in module]
+    loaded = load(NAME, module, revision=commit, fallback="error")
+    for block, answer in zip(module, expected, strict=True):
+        torch.testing.assert_close(block(**call)[0], answer, rtol=1e-4, atol=1e-5)
+    assert loaded.metrics()["net.Net"]["hits"] == {wanted.key[:12]: 2}
+    fetched = {Path(f).parent.name for f in small_hub.fetched()} - {""}
+    assert fetched == {Path(wanted.folder).name}
