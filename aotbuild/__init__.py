@@ -10,6 +10,7 @@ from aotbuild.errors import (
     ArtifactError,
     BuildError,
     ExportError,
+    FormatError,
     HubError,
     IntegrityError,
     LoadError,
@@ -29,13 +30,14 @@ from aotbuild.errors import (
 if TYPE_CHECKING:
     from aotbuild.loaders.load import load
     from aotbuild.loaders.loaded import Loaded
-    from aotbuild.loaders.standalone import StandIn, load_component
+    from aotbuild.loaders.stand_in import StandIn
+    from aotbuild.loaders.standalone import load_component
 
 __version__ = "0.1.0"
 
 _LAZY = {
     "Loaded": "aotbuild.loaders.loaded",
-    "StandIn": "aotbuild.loaders.standalone",
+    "StandIn": "aotbuild.loaders.stand_in",
     "load": "aotbuild.loaders.load",
     "load_component": "aotbuild.loaders.standalone",
 }
@@ -46,6 +48,7 @@ __all__ = [
     "ArtifactError",
     "BuildError",
     "ExportError",
+    "FormatError",
     "HubError",
     "IntegrityError",
     "LoadError",

@@ -27,6 +27,26 @@ def canonical_bytes(value: object) -> bytes:
     return text.encode()
 
 
+def parse_json(data: bytes | str) -> Any:
+    """What a JSON document from outside says; whatever is wrong with it is a ValueError."""
+    try:
+        return json.loads(data)
+    except RecursionError as e:
+        raise ValueError("it is nested deeper than any such document") from e
+
+
+def check_format(found: object, known: int) -> None:
+    """Refuse with a ValueError a document of another format version, and say what helps."""
+    if type(found) is int and found == known:
+        return
+    if type(found) is not int or found < 0:
+        raise ValueError(f"format {shown(found)} is unknown; this aotbuild reads {known}")
+    age, help_ = ("newer", "update aotbuild") if found > known else ("older", "make it again")
+    raise ValueError(
+        f"it is of format {found}, {age} than format {known}, which this aotbuild reads: {help_}"
+    )
+
+
 def digest(value: object) -> str:
     """Hex sha256 of the canonical bytes of `value`."""
     return hashlib.sha256(canonical_bytes(value)).hexdigest()

@@ -6,12 +6,12 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
-from difflib import get_close_matches
 from typing import Any
 
 import click
 
 from aotbuild.errors import AotbuildError, UsageError
+from aotbuild.groups import Group
 
 COMMANDS = {
     "build": ("build:build", "Compile a recipe's components into the store."),
@@ -37,7 +37,7 @@ COMMANDS = {
 """Name -> where below `aotbuild.commands` it is, and its line of help: help imports no command."""
 
 
-class LazyGroup(click.Group):
+class LazyGroup(Group):
     """A group that imports a command's module when the command is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -55,15 +55,6 @@ class LazyGroup(click.Group):
             importlib.import_module(f"aotbuild.commands.{module}"), attribute
         )
         return command
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command that `args` begin with; of a misspelt one the error names the nearest."""
-        near = get_close_matches(args[0], COMMANDS, n=1)
-        if args[0] not in COMMANDS and near:
-            ctx.fail(f"No such command {args[0]!r}: did you mean {near[0]}?")
-        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The table of commands, written without importing any."""

@@ -10,7 +10,8 @@
     │   ├── ExportError             the model can't be exported; names the line that broke
     │   └── VerificationError       the compiled component isn't as close to eager as it must be
     ├── ArtifactError               what lies on disk isn't what its manifest says
-    │   ├── ManifestError           a manifest that doesn't read, of another format, or altered
+    │   ├── ManifestError           a manifest that doesn't read, or altered
+    │   │   └── FormatError         one that an older or newer aotbuild wrote
     │   └── IntegrityError          a file whose digest or layout differs
     ├── StoreError                  the store can't be read or written
     ├── HubError                    the Hub can't be reached, or fails
@@ -64,7 +65,11 @@ class ArtifactError(AotbuildError):
 
 
 class ManifestError(ArtifactError):
-    """A manifest that is malformed, altered, or of an unknown format version."""
+    """A manifest that is malformed, or altered."""
+
+
+class FormatError(ManifestError):
+    """A manifest of a format version that this aotbuild doesn't read."""
 
 
 class IntegrityError(ArtifactError):

@@ -47,6 +47,11 @@ def test_command_explains_itself_when_asked(name: str, capsys: pytest.CaptureFix
 WRONG_CALLS = {
     "no such command": (("blah",), "No such command 'blah'"),
     "a misspelt command": (("verfy",), "No such command 'verfy': did you mean verify?"),
+    "a misspelt command of a group": (
+        ("bench", "cold-strat"),
+        "No such command 'cold-strat': did you mean cold-start?",
+    ),
+    "no such command of a group": (("recipes", "lst"), "No such command 'lst'. There are new."),
     "no recipe": (("build", "--gpu", "cpu"), "Missing argument"),
     "no gpu": (("build", "tiny"), "--gpu"),
     "unknown recipe": (("build", "sdx", "--gpu", "cpu"), "Did you mean sdxl?"),

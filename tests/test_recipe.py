@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import MISSING, fields, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,7 @@ from aotbuild.recipe import (
     DTYPES,
     CallRecipe,
     ComponentRecipe,
+    Int8Filter,
     LengthRecipe,
     Recipe,
     TensorRecipe,
@@ -68,7 +70,7 @@ def test_recipe_comes_back_equal_when_it_went_through_json(name: str) -> None:
 
 MISTAKES = {
     "not TOML": (("format = 1", "format"), "Expected '='"),
-    "another format": (("format = 1", "format = 2"), "format 2 is unknown"),
+    "another format": (("format = 1", "format = 2"), "it is of format 2, newer than format 1"),
     "an unknown field": (('title = "Mine"', 'titel = "Mine"'), "did you mean 'title'?"),
     "a missing field": (('pipeline = "StableDiffusionPipeline"', ""), ": pipeline: this field is"),
     "a missing field of a table": (("multiple_px = 64", ""), ": call.multiple_px: this field is"),
@@ -321,3 +323,18 @@ def test_document_shows_a_recipe_that_reads(tmp_path: Path) -> None:
     text = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
     example = text.partition("```toml\n")[2].partition("```")[0]
     assert parse_recipe(example, where="docs").name == "my-finetune"
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        {"min_in_features": -1},
+        {"skip_shapes": ((-4, 4),)},
+        {"skip_shapes": ((4, 0),)},
+        {"pointwise_channels": (320, -320)},
+        {"pointwise_channels": (0,)},
+    ],
+)
+def test_filter_is_refused_when_a_width_is_none(field: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(field))):
+        Int8Filter(**field)

@@ -112,7 +112,7 @@ def compare(runs: Iterable[Run], plan: Plan) -> list[Run]:
     """The runs with each answer's distance from the first eager one, where there is one."""
     from safetensors.torch import load_file
 
-    from aotbuild.build.verify import relative_l2
+    from aotbuild.build.closeness import relative_l2
 
     reference = plan.work / f"{EAGER}-0.safetensors"
     if not reference.exists():

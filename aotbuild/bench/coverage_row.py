@@ -67,6 +67,7 @@ class Row:
         recipe, arch, scope, quantization: as `Asked`.
         unit: "unet" or "vae.decode"; empty where the recipe couldn't be rehearsed.
         module: class that was compiled.
+        blocks: how many repeated blocks it serves; None for a whole component.
         call: the pipeline call it was rehearsed with: "512x512, batch 1, guided".
         input: its first input, "sample 2x4x64x64 float16".
         parameters: elements of the weights that the artifact binds, position tables included.
@@ -89,6 +90,7 @@ class Row:
     quantization: str
     unit: str = ""
     module: str = ""
+    blocks: int | None = None
     call: str = ""
     input: str = ""
     parameters: int | None = None
@@ -134,6 +136,7 @@ def planned_row(asked: Asked, planned: Planned) -> Row:
     return replace(
         asked.row(),
         unit=planned.component,
+        blocks=len(planned.blocks) or None,
         call=f"{planned.resolution}, batch {planned.batch}, {planned.variant}",
         input=next(planned.signature.sizes(), "no tensors"),
         rehearse_s=None if planned.cached else round(planned.rehearse_s, 3),

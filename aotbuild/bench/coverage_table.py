@@ -114,9 +114,10 @@ def cells(row: Row) -> tuple[str, ...]:
     if row.error:
         failed = f"failed: {row.error}"
         return (row.recipe, row.unit, row.call, row.input, failed, *[""] * (len(HEADER) - 5))
+    blocks = "" if row.blocks is None else f", {row.blocks} x {row.module}"
     return (
         row.recipe,
-        row.unit,
+        f"{row.unit}{blocks}",
         row.call,
         row.input,
         _count(row.parameters),

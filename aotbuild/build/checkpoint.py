@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from aotbuild.cache.hub import fetch_configs
-from aotbuild.errors import BuildError, RecipeError
+from aotbuild.errors import BuildError, RecipeError, SourceError
 from aotbuild.recipe import Recipe
 
 
@@ -48,7 +48,13 @@ def resolve_checkpoint(recipe: Recipe, checkpoint: str | None) -> Recipe:
     if local is not None:
         folder, name, revision = local, None, None
     else:
-        folder, name = fetch_configs(checkpoint), checkpoint
+        try:
+            folder, name = fetch_configs(checkpoint), checkpoint
+        except SourceError as e:
+            raise SourceError(
+                f"--checkpoint {checkpoint}: there is no folder ./{checkpoint}, so that it was "
+                f"taken as a repository on the Hub. {e}"
+            ) from e
         revision = folder.name
     if not (folder / "model_index.json").is_file():
         raise RecipeError(

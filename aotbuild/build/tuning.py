@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from aotbuild.build.kernels import Config, KernelStats, record_of
-from aotbuild.canonical import checked_fields
+from aotbuild.canonical import check_format, checked_fields, parse_json
 from aotbuild.errors import RecipeError
 
 FORMAT = 1
@@ -39,8 +39,7 @@ class TuningTable:
     choices: dict[str, Config]
 
     def __post_init__(self) -> None:
-        if self.format != FORMAT:
-            raise ValueError(f"format {self.format!r} is unknown; this aotbuild reads {FORMAT}")
+        check_format(self.format, FORMAT)
 
     def merged(self, other: TuningTable | None) -> TuningTable:
         """This table with what `other` has besides."""
@@ -66,7 +65,7 @@ def read_table(path: Path) -> TuningTable | None:
     except FileNotFoundError:
         return None
     try:
-        return TuningTable(**checked_fields(TuningTable, json.loads(text), "tuning table"))
+        return TuningTable(**checked_fields(TuningTable, parse_json(text), "tuning table"))
     except (ValueError, TypeError) as e:
         raise RecipeError(f"{path} isn't a tuning table: {e}. Measure again with --tune.") from e
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from aotbuild.build.closeness import check_finite, relative_l2
 from aotbuild.build.examples import Sizes, cases, example_call
 from aotbuild.build.trial import REFERENCE, call_dtype, cast, stock_module
 from aotbuild.cache.manifest import Manifest
@@ -181,8 +182,11 @@ def _run(
 def _case(manifest: Manifest, module: nn.Module, answers: _Answers, seed: int) -> dict[str, Any]:
     """The errors of one case; `module` is in the reference precision."""
     reference = _run(manifest, module, answers.sizes, seed, REFERENCE[call_dtype(manifest)])
+    eager_tensors = answers.quantized or answers.eager
+    where = f"{manifest.component} {manifest.key[:12]} at {answers.sizes or 'its one shape'}"
+    check_finite(where, answers.artifact, (*eager_tensors, *reference))
     int8 = answers.quantized is not None
-    eager = relative_l2(answers.quantized or answers.eager, reference)
+    eager = relative_l2(eager_tensors, reference)
     return {
         "sizes": answers.sizes,
         "eager_error": eager,
@@ -190,19 +194,6 @@ def _case(manifest: Manifest, module: nn.Module, answers: _Answers, seed: int) -
         "bound": max((INT8_FACTOR if int8 else EAGER_FACTOR) * eager, FLOOR),
         **({"int8_error": relative_l2(answers.artifact, answers.eager)} if int8 else {}),
     }
-
-
-def relative_l2(found: list[torch.Tensor], reference: list[torch.Tensor]) -> float:
-    """|found - reference| / |reference| over all tensors together, in float64; inf on NaN."""
-    import torch
-
-    if [t.shape for t in found] != [t.shape for t in reference]:
-        return float("inf")
-    pairs = [(a.double(), b.double()) for a, b in zip(found, reference, strict=True)]
-    error = torch.stack([(a - b).norm() for a, b in pairs]).norm()
-    size = torch.stack([b.norm() for _, b in pairs]).norm()
-    ratio = (error / size).item()
-    return ratio if ratio == ratio else float("inf")
 
 
 def main(arguments: list[str]) -> int:

@@ -13,7 +13,7 @@ from pathlib import Path
 from aotbuild.cache.files import PACKED, FileRecord
 from aotbuild.cache.library import BROKEN, open_checked, open_file, read_library
 from aotbuild.cache.manifest import Manifest
-from aotbuild.errors import ArtifactError, IntegrityError, ManifestError
+from aotbuild.errors import ArtifactError, FormatError, IntegrityError, ManifestError
 
 MANIFEST = "manifest.json"
 PACKAGE = "package.pt2"
@@ -38,10 +38,14 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """A folder among the artifacts that can't be used, and why."""
+    """A folder among the artifacts that can't be used, and why.
+
+    `word` is "other format" for what an older or newer aotbuild wrote, which nothing is wrong with.
+    """
 
     folder: Path
     reason: str
+    word: str = "broken"
 
 
 def read_entry(folder: Path) -> Entry:
@@ -72,6 +76,8 @@ def read_or_broken(folder: Path) -> Entry | Broken:
     """As `read_entry`, with what is wrong as a value."""
     try:
         return read_entry(folder)
+    except FormatError as e:
+        return Broken(folder, str(e), "other format")
     except (ArtifactError, OSError) as e:
         return Broken(folder, str(e))
 

@@ -5,7 +5,6 @@ Speaks to no Hub (`hub` does), and decides nothing about fit (`match` does).
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,7 +14,14 @@ from aotbuild.cache.item import Documents, Item, check_order, describe
 from aotbuild.cache.records import read_records, record_bytes
 from aotbuild.cache.seals import statement
 from aotbuild.cache.signature import Signature
-from aotbuild.canonical import checked_list, digest, is_sealed, sealed
+from aotbuild.canonical import (
+    check_format,
+    checked_list,
+    digest,
+    is_sealed,
+    parse_json,
+    sealed,
+)
 from aotbuild.errors import IntegrityError, ManifestError
 
 INDEX = "aotbuild.json"
@@ -50,12 +56,9 @@ class Index:
             ManifestError: saying what is wrong, and `where`.
         """
         try:
-            document = json.loads(data)
+            document = parse_json(data)
             del document["sha256"]
-            if document.get("format") != FORMAT:
-                raise ValueError(
-                    f"format {document.get('format')!r} is unknown, this aotbuild reads {FORMAT}"
-                )
+            check_format(document.get("format"), FORMAT)
             if set(document) != {"format", "artifacts", "documents"}:
                 raise ValueError(f"its fields are {sorted(document)}")
             if not is_sealed(data):

@@ -14,7 +14,7 @@ from aotbuild.cache import disk
 from aotbuild.cache.collection import read_items
 from aotbuild.cache.item import Documents, Item, check_order
 from aotbuild.cache.pinning import COMMIT
-from aotbuild.canonical import check_texts
+from aotbuild.canonical import check_format, check_texts, parse_json
 from aotbuild.errors import SourceError
 
 FORMAT = 1
@@ -73,9 +73,10 @@ def read_lock(path: Path) -> Lock:
         SourceError: it isn't one, or was altered.
     """
     try:
-        document = json.loads(path.read_bytes())
-        if document.get("format") != FORMAT or set(document) != _FIELDS:
-            raise ValueError("another format, an unknown field, or a missing one")
+        document = parse_json(path.read_bytes())
+        check_format(document.get("format"), FORMAT)
+        if set(document) != _FIELDS:
+            raise ValueError("an unknown field, or a missing one")
         return Lock(
             repository=document["repository"],
             revision=document["revision"],

@@ -5,61 +5,32 @@ Reads no file (`store` does).
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 from aotbuild.cache.constant import Constant
 from aotbuild.cache.files import FileRecord, Packed, weights_part
+from aotbuild.cache.identity import ModuleIdentity
 from aotbuild.cache.key import PART_NAMES, Part, key_of
 from aotbuild.cache.signature import DEVICES, DTYPE, Signature
 from aotbuild.cache.verification import check_record
 from aotbuild.canonical import (
     are_numbers,
+    check_format,
     check_texts,
     checked_fields,
     checked_list,
-    digest,
     is_sealed,
     matches,
+    parse_json,
     sealed,
 )
-from aotbuild.errors import ManifestError
+from aotbuild.errors import FormatError, ManifestError
 from aotbuild.target import Target
 
 __all__ = ["FORMAT", "Constant", "Manifest", "ModuleIdentity"]
 
 FORMAT = 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModuleIdentity:
-    """Which module an artifact was compiled from.
-
-    Attributes:
-        class_name: "UNet2DConditionModel"; for a repeated block the block's class.
-        config: the config that decides the architecture, without private keys.
-        config_sha256: digest of `config`.
-        source_sha256: digest over the source of the module's classes, see `loaders.state`.
-    """
-
-    class_name: str
-    config: dict[str, Any]
-    config_sha256: str
-    source_sha256: str
-
-    def __post_init__(self) -> None:
-        check_texts("module", self, "class_name", "source_sha256")
-        if not matches("[0-9a-f]{64}", self.source_sha256):
-            raise ValueError("module: source_sha256 isn't 64 hex digits")
-        if not isinstance(self.config, dict):
-            raise ValueError("module: config isn't an object")
-        if self.config_sha256 != digest(self.config):
-            raise ValueError("module: config_sha256 isn't that of config")
-
-    def to_json(self) -> dict[str, Any]:
-        """A JSON object with every field; `asdict` would copy the config, which takes long."""
-        return {f.name: getattr(self, f.name) for f in fields(self)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,8 +81,7 @@ class Manifest:
     verification: tuple[dict[str, Any], ...]
 
     def __post_init__(self) -> None:
-        if type(self.format) is not int or self.format != FORMAT:
-            raise ValueError(f"format {self.format!r} is unknown; this aotbuild reads {FORMAT}")
+        check_format(self.format, FORMAT)
         check_texts("manifest", self, "key", "component", "method", "scope", "precision")
         if tuple(p.name for p in self.parts) != PART_NAMES:
             raise ValueError(f"parts: expected {', '.join(PART_NAMES)}, in this order")
@@ -187,8 +157,6 @@ class Manifest:
             ManifestError: unknown format, unknown or missing field, or a digest that isn't right.
         """
         try:
-            if isinstance(document, dict) and document.get("format", FORMAT) != FORMAT:
-                raise ValueError(f"format {document['format']!r} is unknown, {FORMAT} is read")
             d = checked_fields(cls, document, "manifest")
             return cls(
                 **{
@@ -220,10 +188,15 @@ class Manifest:
         """Read `manifest.json`; any byte that differs from `to_bytes` is refused.
 
         Raises:
+            FormatError: a version that this aotbuild doesn't read.
             ManifestError: saying what is wrong, and `where`.
         """
         try:
-            document = json.loads(data)
+            document = parse_json(data)
+        except ValueError as e:
+            raise ManifestError(f"{where} isn't a manifest: {e}. {_ADVICE}") from e
+        _check_version(document, where)
+        try:
             del document["sha256"]
         except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as e:
             raise ManifestError(f"{where} isn't a manifest: {e}. {_ADVICE}") from e
@@ -236,6 +209,15 @@ class Manifest:
         if manifest.to_bytes() != data:
             raise ManifestError(f"{where} was altered: it isn't in canonical form. {_ADVICE}")
         return manifest
+
+
+def _check_version(document: object, where: str) -> None:
+    """What another version's manifest holds, and how it is hashed, nobody knows here."""
+    try:
+        if isinstance(document, dict) and type(document.get("format")) is int:
+            check_format(document["format"], FORMAT)
+    except ValueError as e:
+        raise FormatError(f"{where}: {e}. {_ADVICE}") from e
 
 
 def _are_examples(values: object) -> bool:

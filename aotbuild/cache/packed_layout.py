@@ -6,7 +6,6 @@ Plain safetensors, so that any reader of those opens it. Writes and reads no fil
 
 from __future__ import annotations
 
-import json
 import math
 import struct
 from collections.abc import Iterable, Iterator
@@ -14,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from aotbuild.cache.manifest import Constant
-from aotbuild.canonical import canonical_bytes
+from aotbuild.canonical import canonical_bytes, parse_json
 
 ALIGNMENT_BYTES = 64
 """Every constant begins at a multiple of this, so that a mapped file is bound where it lies."""
@@ -96,12 +95,12 @@ def fault(head: bytes, layout: Layout) -> str | None:
     if head[:_LENGTH_BYTES] != layout.head[:_LENGTH_BYTES]:
         return "its header has another length than its constants need"
     try:
-        found = json.loads(head[_LENGTH_BYTES:])
-    except (ValueError, RecursionError):
+        found = parse_json(head[_LENGTH_BYTES:])
+    except ValueError:
         return "its header isn't JSON"
     if not isinstance(found, dict):
         return "its header isn't an object"
-    return next(_differences(found, json.loads(layout.head[_LENGTH_BYTES:])), "it isn't canonical")
+    return next(_differences(found, parse_json(layout.head[_LENGTH_BYTES:])), "it isn't canonical")
 
 
 def memory_shape(constant: Constant) -> tuple[int, ...]:

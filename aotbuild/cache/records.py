@@ -6,7 +6,6 @@ What passes is `build.verify`'s to say.
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 import os
 from collections.abc import Iterator, Mapping
@@ -15,7 +14,7 @@ from typing import Any
 
 from aotbuild.cache.library import open_file
 from aotbuild.cache.verification import check_record
-from aotbuild.canonical import canonical_bytes
+from aotbuild.canonical import canonical_bytes, parse_json
 from aotbuild.errors import ArtifactError, StoreError
 
 log = logging.getLogger(__name__)
@@ -55,7 +54,7 @@ def _read(folder: Path, name: str, key: str) -> dict[str, Any]:
         data = file.read(_LARGEST_RECORD_BYTES)
     if _name(data) != name:
         raise ValueError("its name isn't the digest of its bytes")
-    record: dict[str, Any] = json.loads(data)
+    record: dict[str, Any] = parse_json(data)
     check_record(record, key)
     return record
 

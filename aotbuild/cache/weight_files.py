@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from aotbuild.canonical import digest
+from aotbuild.canonical import digest, parse_json
 from aotbuild.errors import UsageError
 
 _FILE = re.compile(r"diffusion_pytorch_model(?:\.([\w-]+))?\.safetensors")
@@ -86,7 +85,9 @@ def origin_of(checkpoint: Path) -> tuple[str | None, str | None]:
 
 def _shards(index: Path) -> tuple[str, ...]:
     try:
-        names = tuple(sorted(set(json.loads(index.read_bytes())["weight_map"].values())))
+        names = tuple(sorted(set(parse_json(index.read_bytes())["weight_map"].values())))
+        if not names:
+            raise ValueError("it names no file")
         if not all(isinstance(n, str) and n == Path(n).name and _is_file(index, n) for n in names):
             raise ValueError("it names a file that isn't beside it")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as e:

@@ -52,7 +52,7 @@ def item_json(item: Item, where: str, here: Collection[str]) -> dict[str, Any]:
 
 def broken_json(broken: Broken) -> dict[str, str]:
     """A folder that can't be used, and why."""
-    return {"path": str(broken.folder), "reason": broken.reason}
+    return {"path": str(broken.folder), "kind": broken.word, "reason": broken.reason}
 
 
 def row(store: Store, entry: Entry) -> tuple[str, ...]:

@@ -23,10 +23,11 @@ from aotbuild.commands.output import (
 from aotbuild.commands.progress import progress
 from aotbuild.commands.quiet import quieten
 from aotbuild.errors import UsageError
+from aotbuild.groups import Group
 from aotbuild.recipe import DTYPES, QUANTIZATIONS, check_resolution, load_recipe
 
 
-@click.group()
+@click.group(cls=Group)
 def bench() -> None:
     """Measure cold starts, what the guard costs per call, and what each recipe builds."""
 

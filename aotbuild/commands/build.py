@@ -10,7 +10,7 @@ import click
 from aotbuild.build.host import find_toolchain
 from aotbuild.build.request import BuildRequest, Built, Planned
 from aotbuild.cache.store import Store
-from aotbuild.commands.layers import print_layers
+from aotbuild.commands.layers import print_layers, unmatched
 from aotbuild.commands.output import human_bytes, human_seconds, make_out, print_json, print_table
 from aotbuild.commands.progress import progress
 from aotbuild.commands.quiet import quieten
@@ -61,7 +61,9 @@ def plan(*, as_json: bool, **options: Any) -> None:
 
         planned = run.plan(request, on_event)
     if as_json:
-        print_json({"target": target.to_json(), "artifacts": [p.to_json() for p in planned]})
+        artifacts = [p.to_json() for p in planned]
+        notes = unmatched(planned)
+        print_json({"target": target.to_json(), "artifacts": artifacts, "notes": notes})
     else:
         _print_planned(planned)
         print_layers(planned)

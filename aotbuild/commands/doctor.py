@@ -79,7 +79,7 @@ def doctor(source: str | None, store: Path, as_json: bool) -> None:
     for entry, verdict in verdicts:
         _print_verdict(entry.manifest, verdict)
     for b in broken:
-        click.echo(f"broken    {b.reason}")
+        click.echo(f"{b.word:<9} {b.reason}")
     if not found:
         gpu = "cpu" if machine.target.device == "cpu" else "auto"
         click.echo(f"no artifacts there; `aotbuild build RECIPE --gpu {gpu}` makes some")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import fnmatch
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import click
@@ -11,7 +12,7 @@ from aotbuild.build.request import Planned
 from aotbuild.commands.output import print_table
 
 
-def print_layers(planned: Iterable[Planned]) -> None:
+def print_layers(planned: Sequence[Planned]) -> None:
     """A table per unit or kind of block that has layers, those of one shape and fate in a line."""
     seen: list[tuple[str, tuple[dict[str, Any], ...]]] = []
     for p in planned:
@@ -20,6 +21,37 @@ def print_layers(planned: Iterable[Planned]) -> None:
         seen.append((p.component, p.layers))
         click.echo(f"\n{summary(p)}")
         print_table(("layers", "in", "out", "int8", "the first of them"), _rows(p.layers))
+    for note in unmatched(planned):
+        click.echo(f"note: {note}")
+
+
+def unmatched(planned: Iterable[Planned]) -> list[str]:
+    """What filters name that is in none of a component's layers: misspelt, or another model's."""
+    layers: dict[str, dict[str, dict[str, Any]]] = {}
+    filters: dict[str, dict[str, Any]] = {}
+    for p in planned:
+        name = p.component.partition(".")[0]
+        rule = p.job["recipe"]["components"].get(name, {}).get("int8")
+        if p.layers and not p.blocks and rule is not None:
+            layers.setdefault(name, {}).update({layer["path"]: layer for layer in p.layers})
+            filters[name] = rule
+    return [note for name, rule in filters.items() for note in _unmatched(name, rule, layers[name])]
+
+
+def _unmatched(
+    name: str, rule: Mapping[str, Any], layers: Mapping[str, Mapping[str, Any]]
+) -> Iterator[str]:
+    shapes = {(layer["in_features"], layer["out_features"]) for layer in layers.values()}
+    widths = {width for shape in shapes for width in shape}
+    named = [
+        ("skip_shapes", [list(s) for s in rule["skip_shapes"] if tuple(s) not in shapes]),
+        ("skip_layers", [p for p in rule["skip_layers"] if not fnmatch.filter(layers, p)]),
+        ("pointwise_channels", [n for n in rule["pointwise_channels"] if n not in widths]),
+    ]
+    for field, odd in named:
+        if odd:
+            what = ", ".join(map(str, odd))
+            yield f"components.{name}.int8.{field}: no layer of these calls is {what}"
 
 
 def summary(planned: Planned) -> str:

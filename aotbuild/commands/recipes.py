@@ -11,10 +11,11 @@ from aotbuild.commands.draft import draft_recipe, explain_draft
 from aotbuild.commands.output import json_option, print_json, print_table
 from aotbuild.commands.toml import to_toml
 from aotbuild.errors import UsageError
+from aotbuild.groups import Group
 from aotbuild.recipe import Recipe, load_configs, load_recipe, parse_recipe, recipe_names
 
 
-@click.group(invoke_without_command=True)
+@click.group(cls=Group, invoke_without_command=True)
 @json_option
 @click.pass_context
 def recipes(ctx: click.Context, as_json: bool) -> None:

@@ -47,7 +47,7 @@ def list_artifacts(store: Path, as_json: bool) -> None:
     if entries:
         print_table(artifacts.HEADER, (artifacts.row(opened, e) for e in entries))
     for b in broken:
-        click.echo(f"broken: {b.reason}")
+        click.echo(f"{b.word}: {b.reason}")
 
 
 @click.command()

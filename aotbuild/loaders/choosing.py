@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from aotbuild import probe
 from aotbuild.cache import match
 from aotbuild.cache.artifact import Entry
+from aotbuild.cache.quantization import otherwise_quantized
 from aotbuild.loaders.loaded import Rejection
 from aotbuild.loaders.options import Options
 from aotbuild.loaders.origin import origin
@@ -118,7 +119,11 @@ def judged(
 ) -> list[Candidate]:
     """The entries that fit, best first."""
     fitting = []
+    offered = [e.manifest for e in entries]
     for entry in entries:
+        if reason := otherwise_quantized(entry.manifest, options.quant, offered):
+            found.turn_down(entry, [reason])
+            continue
         manifest, here = entry.manifest, facts(entry)
         records = records_of(entry, options.store)
         verdict = match.judge(manifest, here, machine, records=records, trial=options.trial)

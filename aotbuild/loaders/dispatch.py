@@ -63,6 +63,11 @@ class Dispatcher:
         self._known: dict[Any, tuple[Artifact, ...] | Miss] = {}
         self._lock = threading.Lock()
 
+    @property
+    def __code__(self) -> Any:
+        """Of eager's method: `torch.export` reads its argument names there."""
+        return self._eager.__code__
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """What eager returns for this call, by compiled code where an artifact covers it.
 

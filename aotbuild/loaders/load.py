@@ -15,7 +15,6 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from aotbuild import probe
 from aotbuild.cache.artifact import Entry
 from aotbuild.cache.store import Store
 from aotbuild.errors import NoArtifactError, ReleasedError, UsageError
@@ -23,7 +22,7 @@ from aotbuild.loaders.component import device_of, is_weightless
 from aotbuild.loaders.fitting import fit_module
 from aotbuild.loaders.loaded import Loaded, Rejection
 from aotbuild.loaders.opening import open_source
-from aotbuild.loaders.options import Options
+from aotbuild.loaders.options import Options, named_store
 from aotbuild.loaders.remote import Remote, fetched
 from aotbuild.loaders.source import Wanted, is_unit_of, listed, wanted_units
 from aotbuild.loaders.unit import Unit
@@ -43,6 +42,7 @@ def load(
     require_verified: bool = False,
     num_runners: int = 1,
     checkpoint: str | PathLike[str] | None = None,
+    quant: Literal["none", "int8dq"] | None = None,
     allow_unpinned: bool = False,
     trusted_keys: Sequence[str | PathLike[str]] | None = None,
     owners: Sequence[str] | None = None,
@@ -74,6 +74,8 @@ def load(
         num_runners: how many calls of one artifact may run at once.
         checkpoint: whose packed constants they must be: "ORGANISATION/NAME@COMMIT", or a diffusers
             folder, whose weight files are then hashed. None takes them as they are.
+        quant: "none" or "int8dq", as `build --quant` has it: of components that int8 is meant for
+            take such artifacts alone. None: whatever fits; `report` says which serve.
         allow_unpinned: let `revision` be a branch, or absent, and take what it stands for now.
         trusted_keys: of a collection or lockfile take only what one of these Ed25519 keys signed:
             each 64 hex digits, or the path of a public key's PEM file.
@@ -96,15 +98,14 @@ def load(
         raise UsageError(f"fallback={fallback!r}: write 'eager' or 'error'.")
     if scope not in (None, "full", "regional"):
         raise UsageError(f"scope={scope!r}: write 'full' or 'regional', or leave it out.")
-    if num_runners < 1:
-        raise UsageError(f"num_runners={num_runners}: at least 1 is needed.")
     options = Options(
-        store=Store(Path(store) if store is not None else probe.default_store()),
+        store=named_store(store),
         self_check=self_check,
         require_verified=require_verified,
         num_runners=num_runners,
         strict=fallback == "error",
         checkpoint=checkpoint,
+        quant=quant,
         frees=fallback == "error",
         scope=scope,
     )

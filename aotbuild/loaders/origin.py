@@ -11,8 +11,9 @@ from pathlib import Path
 from aotbuild.cache.files import Packed
 from aotbuild.cache.weight_files import find_weights
 from aotbuild.errors import LoadError, UsageError
+from aotbuild.loaders.paths import is_local, local_path
 
-_COMMIT = re.compile(r"[0-9a-f]{40}")
+_REPOSITORY = re.compile(r"([\w.-]+/[\w.-]+)@([0-9a-f]{40})", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,22 +38,38 @@ class Origin:
         return f"{self.checkpoint}@{self.revision}"
 
 
+def check_checkpoint(checkpoint: object) -> Path | tuple[str, str]:
+    """The folder that `checkpoint` is, or (repository, commit): its form, before any work.
+
+    Raises:
+        UsageError: it is neither, or there is no such folder.
+    """
+    spelling = "write 'ORGANISATION/NAME@COMMIT' with all 40 digits, or './FOLDER' for a local one"
+    if not is_local(checkpoint):
+        found = _REPOSITORY.fullmatch(checkpoint) if isinstance(checkpoint, str) else None
+        if found is None:
+            raise UsageError(f"checkpoint={checkpoint!r}: {spelling}.")
+        return found[1], found[2]
+    folder = local_path("checkpoint", checkpoint, error=UsageError)
+    if not folder.is_dir():
+        what = "is a file" if folder.exists() else "isn't there"
+        raise UsageError(
+            f"checkpoint={str(checkpoint)!r}: {folder} {what}; {spelling}: a diffusers folder, "
+            "which holds one of weights for each component."
+        )
+    return folder
+
+
 def origin(checkpoint: str | PathLike[str], component: str) -> Origin:
     """What `checkpoint` says: a diffusers folder, whose weight files are hashed, or "REPO@COMMIT".
 
     Raises:
         UsageError: a folder without weights of `component`, or no full commit.
     """
-    folder = Path(checkpoint).expanduser()
-    if not isinstance(checkpoint, str) or checkpoint.startswith(("/", "./", "../", "~")):
-        return Origin(checkpoint=str(folder), digest=find_weights(folder, component).digest())
-    repository, _, revision = checkpoint.partition("@")
-    if not _COMMIT.fullmatch(revision):
-        raise UsageError(
-            f"checkpoint={checkpoint!r}: write 'ORGANISATION/NAME@COMMIT' with all 40 digits, or "
-            "'./FOLDER' for a local one."
-        )
-    return Origin(checkpoint=repository, revision=revision)
+    found = check_checkpoint(checkpoint)
+    if isinstance(found, Path):
+        return Origin(checkpoint=str(found), digest=find_weights(found, component).digest())
+    return Origin(checkpoint=found[0], revision=found[1])
 
 
 def check_one_origin(component: str, packed: Iterable[Packed]) -> None:

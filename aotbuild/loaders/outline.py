@@ -33,12 +33,20 @@ def weight_shapes(constants: Iterable[Constant]) -> dict[str, tuple[int, ...]]:
 class Outline:
     """A layer, or what holds layers: its children by attribute, and a layer's two widths."""
 
+    _path: str
+    _shapes: Mapping[str, tuple[int, ...]]
+
     def __init__(self, path: str, shapes: Mapping[str, tuple[int, ...]]) -> None:
-        self._path = path
-        self._shapes = shapes
+        vars(self).update(_path=path, _shapes=shapes)
 
     def __getattr__(self, name: str) -> Outline | int:
         return outlined(self._path, name, self._shapes)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(
+            f"{self._path} is an outline of a layer that isn't here: setting {name!r} would change "
+            "nothing."
+        )
 
     def __repr__(self) -> str:
         return f"<outline of {self._path}>"

@@ -89,8 +89,7 @@ class PackedBinding(Binding):
     """The constants of one artifact, bound to packed ones, for a module without weights.
 
     It doesn't fit any more once the module has been given weights of its own, nor where a table
-    that its constructor computes, and no checkpoint holds, was changed: a packed one would be
-    served.
+    that its constructor computes, and no checkpoint holds, isn't the packed one.
     """
 
     def __init__(

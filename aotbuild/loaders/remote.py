@@ -5,8 +5,10 @@ What was fetched is judged again by its own manifest, like any artifact (`fittin
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -22,7 +24,7 @@ from aotbuild.cache.match import ModuleFacts
 from aotbuild.cache.pinning import pinned
 from aotbuild.cache.seals import distrust
 from aotbuild.canonical import digest
-from aotbuild.errors import AotbuildError
+from aotbuild.errors import AotbuildError, ArtifactError, StoreError
 from aotbuild.loaders.choosing import (
     Facts,
     Fitted,
@@ -40,6 +42,8 @@ from aotbuild.loaders.options import Options
 from aotbuild.loaders.source import Offer, is_unit_of, wanted_units
 from aotbuild.loaders.state import identify, is_hooked, module_state
 from aotbuild.loaders.swap import check_free
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,19 +80,32 @@ class Remote:
         return kept
 
     def fetch(self, chosen: Iterable[Offer], options: Options, found: Fitted) -> list[Entry]:
-        """Of each call the best artifact, brought into the store; `found` has what can't be.
+        """Of each call the best artifact that can be had, in the store now.
 
-        A Hub that can't be reached turns down what isn't in the store.
+        Where the Hub hasn't got a file, or can't be reached, the next best is tried, with a
+        WARNING. What was altered is no such case: nobody chooses another by damaging one. `found`
+        has what was tried in vain.
         """
-        entries = []
-        for offer in best_of_each_call(chosen):
+        made = (self._first(ranked, options, found) for ranked in by_call(chosen))
+        return [entry for entry in made if entry is not None]
+
+    def _first(self, ranked: Sequence[Offer], options: Options, found: Fitted) -> Entry | None:
+        for offer, next_ in zip_longest(ranked, ranked[1:]):
+            item = offer.manifest
             try:
-                entries.append(
-                    fetch(self.hub, options.store, self.repository, self.commit, offer.manifest)
-                )
+                return fetch(self.hub, options.store, self.repository, self.commit, item)
             except AotbuildError as e:
                 found.turn_down(offer, [str(e)])
-        return entries
+                if next_ is None or isinstance(e, ArtifactError | StoreError):
+                    return None
+                log.warning(
+                    "%s %s can't be fetched, and %s is tried instead: %s",
+                    item.component,
+                    item.key[:12],
+                    next_.manifest.key[:12],
+                    e,
+                )
+        return None
 
 
 def open_remote(
@@ -195,13 +212,13 @@ def fetched_packed(
     return remote.fetch(trusted(chosen, machine, options, found), options, found)
 
 
-def best_of_each_call(offers: Iterable[Offer]) -> list[Offer]:
-    """Of those that serve the same calls the first, one without weights before one with them."""
-    best: dict[str, Offer] = {}
+def by_call(offers: Iterable[Offer]) -> list[list[Offer]]:
+    """Those that serve the same calls together, in their order, without weights before with."""
+    found: dict[str, list[Offer]] = {}
     for offer in sorted(offers, key=lambda o: o.manifest.packed is not None):
         item = offer.manifest
         call: list[Any] = [item.component, item.method, item.signature.calls()]
         if item.scope != "full":
             call += [item.module.config_sha256, item.state]
-        best.setdefault(digest([*call, item.covers.quantization]), offer)
-    return list(best.values())
+        found.setdefault(digest([*call, item.covers.quantization]), []).append(offer)
+    return list(found.values())

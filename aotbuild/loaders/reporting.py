@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from aotbuild.cache.quantization import quantization
 from aotbuild.loaders.artifact import Artifact
 from aotbuild.loaders.unit import Unit
 from aotbuild.loaders.weights import Weights
@@ -77,6 +78,7 @@ def _artifact_json(found: Sequence[Artifact]) -> dict[str, Any]:
     return {
         "key": first.manifest.key,
         "signature": list(first.manifest.signature.sizes()),
+        "quantization": quantization(first.manifest),
         "dynamic": first.manifest.signature.dynamic,
         "verified": first.verified,
         "checked": all(a.checked for a in found),
@@ -93,7 +95,7 @@ def _artifact_json(found: Sequence[Artifact]) -> dict[str, Any]:
 def _artifact_line(found: Sequence[Artifact], *, blocks: bool) -> str:
     manifest = found[0].manifest
     kind = "dynamic" if manifest.signature.dynamic else "exact"
-    kind += " int8" if found[0].quantized else ""
+    kind += f" {manifest.precision}{' int8' if found[0].quantized else ''}"
     kind += " packed" if manifest.packed is not None else ""
     kind += f" in {len(found)} blocks" if blocks else ""
     seconds = sum(a.load_s + a.weights_s + a.bind_s for a in found)

@@ -15,6 +15,7 @@ from aotbuild.cache.item import Item
 from aotbuild.cache.store import Store
 from aotbuild.errors import SourceError, UsageError
 from aotbuild.loaders.loaded import Rejection
+from aotbuild.loaders.paths import is_local, local_path
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +31,9 @@ def local_source(source: str | PathLike[str], revision: str | None) -> Path | No
     Raises:
         SourceError: it isn't there, or a revision was named, which only a repository has.
     """
-    if isinstance(source, str) and not source.startswith(("/", "./", "../", "~")):
+    if isinstance(source, str) and source and not is_local(source):
         return None
-    path = Path(source).expanduser()
+    path = local_path("source", source, error=SourceError)
     if revision is not None:
         raise SourceError(f"revision={revision!r} is for Hub repositories; {source} is local.")
     if not path.exists():
@@ -76,9 +77,7 @@ def listed(
     units = {_unit(p) for p in near}
     chosen = [p for p in wanted if p in near or _unit(p) not in units]
     found = list(store.entries(chosen))
-    rejections = [
-        _turned_down(b.folder, "broken", b.reason) for b in found if isinstance(b, Broken)
-    ]
+    rejections = [_turned_down(b.folder, b.word, b.reason) for b in found if isinstance(b, Broken)]
     for place in sorted({*wanted} - {*chosen}):
         reason = (
             f"It is built for {place.parent.name}, and the module is on another kind of device."

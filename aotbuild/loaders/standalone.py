@@ -5,76 +5,30 @@ Which artifacts serve is decided as for a module; here is what stands in the mod
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 import torch
-from torch import nn
 
 from aotbuild import probe
 from aotbuild.cache import match
 from aotbuild.cache.artifact import Entry
 from aotbuild.cache.files import Parameter
-from aotbuild.cache.manifest import Manifest
-from aotbuild.cache.store import Store
 from aotbuild.errors import NoArtifactError, UsageError
 from aotbuild.loaders.choosing import Fitted, packed_entries, state_for
 from aotbuild.loaders.component import Component, named_device
 from aotbuild.loaders.fitting import fit
 from aotbuild.loaders.loaded import Loaded, Rejection
 from aotbuild.loaders.opening import open_source
-from aotbuild.loaders.options import Options
-from aotbuild.loaders.outline import absent_method, outlined, weight_shapes
+from aotbuild.loaders.options import Options, named_store
+from aotbuild.loaders.outline import absent_method
 from aotbuild.loaders.remote import Remote, fetched_packed
-from aotbuild.loaders.rules import INT8_ROWS
 from aotbuild.loaders.source import Offer, is_unit_of, listed
+from aotbuild.loaders.stand_in import StandIn
 from aotbuild.target import Rejected, Target, Verdict
-
-
-class Config(dict[str, Any]):
-    """A component's config, by item and by attribute, as diffusers' own is."""
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return self[name]
-        except KeyError:
-            raise AttributeError(f"the config has no {name!r}") from None
-
-
-class StandIn(nn.Module):
-    """Answers the calls of a component as its artifacts do; holds no parameter.
-
-    A module, so that a diffusers pipeline takes it: `.to` and `.eval` change nothing about it. Of
-    its layers there are the widths alone, where pipelines look: `unet.add_embedding.linear_1`.
-
-    Attributes:
-        config: the component's. dtype: of its weights. device: where it runs.
-        loaded: what `aotbuild.load` would hand back, with `metrics` and `restore`.
-    """
-
-    loaded: Loaded
-
-    def __init__(self, manifest: Manifest, device: torch.device) -> None:
-        super().__init__()
-        self.config = Config(manifest.module.config)
-        self.dtype = _dtype(manifest)
-        self.device = device
-        self.training = False
-        self._shapes = weight_shapes(manifest.constants)
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return super().__getattr__(name)
-        except AttributeError:
-            return outlined("", name, self.__dict__.get("_shapes", {}))
-
-    def report(self) -> str:
-        """Which artifacts serve, and every rejected one with its reason."""
-        return self.loaded.report()
 
 
 class _Component(Component):
@@ -91,6 +45,7 @@ def load_component(
     *,
     component: str | None = None,
     checkpoint: str | PathLike[str] | None = None,
+    quant: Literal["none", "int8dq"] | None = None,
     revision: str | None = None,
     store: str | PathLike[str] | None = None,
     self_check: bool = True,
@@ -111,6 +66,7 @@ def load_component(
         component: "unet", or one unit of it, "vae.decode"; None: the only one that `source` packs.
         checkpoint: whose weights they must be: "ORGANISATION/NAME@COMMIT", or a diffusers folder,
             whose weight files are then hashed. None takes them as they are.
+        quant: "none" or "int8dq": such artifacts alone. None: whatever fits.
         revision: the commit of `source`, for sources on the Hub.
         store: where libraries are extracted; by default `$AOTBUILD_STORE`, else ~/.cache/aotbuild.
         self_check: refuse an artifact that wasn't verified on this architecture, as there is no
@@ -128,10 +84,17 @@ def load_component(
         NoArtifactError: with every rejection, where none serves.
         LoadError: packed constants of several checkpoints, and no `checkpoint`.
     """
-    if type(num_runners) is not int or num_runners < 1:
-        raise UsageError(f"num_runners={num_runners!r}: a whole number from 1 on is needed.")
     if component is not None and not isinstance(component, str):
         raise UsageError(f"component={component!r}: name it by text, 'unet' or 'vae.decode'.")
+    options = Options(
+        store=named_store(store),
+        self_check=self_check,
+        require_verified=require_verified,
+        num_runners=num_runners,
+        strict=True,
+        checkpoint=checkpoint,
+        quant=quant,
+    )
     opened = open_source(
         source, revision, allow_unpinned=allow_unpinned, keys=trusted_keys, owners=owners
     )
@@ -143,14 +106,6 @@ def load_component(
         entries, rejections = listed(opened, lambda unit: _wanted_on(unit, component, device))
     label = component if component is not None else _only(entries, opened, rejections)
     name = label.partition(".")[0]
-    options = Options(
-        store=Store(Path(store) if store is not None else probe.default_store()),
-        self_check=self_check,
-        require_verified=require_verified,
-        num_runners=num_runners,
-        strict=True,
-        checkpoint=checkpoint,
-    )
     found = Fitted()
     if isinstance(opened, Remote):
         facts = partial(_own_facts, device=named_device(device))
@@ -241,12 +196,3 @@ def _facts(
         precision=model.precision,
         device=device.type,
     )
-
-
-def _dtype(manifest: Manifest) -> torch.dtype:
-    """The floating dtype of most constants that aren't quantized; the pipeline's for none."""
-    found = Counter(
-        c.dtype for c in manifest.constants if c.rule != INT8_ROWS and "float" in c.dtype
-    )
-    name = found.most_common(1)[0][0] if found else manifest.precision
-    return getattr(torch, name)  # type: ignore[no-any-return]

@@ -34,9 +34,17 @@ class Int8Filter:
     pointwise_channels: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
+        if self.min_in_features < 0:
+            raise ValueError(f"min_in_features: {self.min_in_features} is less than 0")
         for shape in self.skip_shapes:
             if len(shape) != 2:
                 raise ValueError(f"skip_shapes: {list(shape)} isn't [in_features, out_features]")
+        for name, values in (
+            ("skip_shapes", [n for shape in self.skip_shapes for n in shape]),
+            ("pointwise_channels", self.pointwise_channels),
+        ):
+            if any(n < 1 for n in values):
+                raise ValueError(f"{name}: {min(values)} is no width of a layer; they begin at 1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

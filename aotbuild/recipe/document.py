@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from aotbuild.canonical import check_format
 from aotbuild.errors import RecipeError
 from aotbuild.reading import one_of, read
 from aotbuild.recipe.call import CallRecipe, LengthRecipe, VariantRecipe
@@ -49,8 +50,7 @@ class Recipe:
     revision: str | None = None
 
     def __post_init__(self) -> None:
-        if self.format != FORMAT:
-            raise ValueError(f"format {self.format!r} is unknown; this aotbuild reads {FORMAT}")
+        check_format(self.format, FORMAT)
         if not re.fullmatch(r"[a-z0-9][a-z0-9.-]*", self.name):
             raise ValueError(f"name {self.name!r}: use lower case, digits, dots and dashes")
         one_of("dtype", self.dtype, tuple(DTYPES))

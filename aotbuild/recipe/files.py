@@ -9,6 +9,7 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
+from aotbuild.canonical import parse_json
 from aotbuild.errors import RecipeError
 from aotbuild.recipe.document import Recipe, parse_recipe
 
@@ -118,8 +119,8 @@ def load_configs(architecture: str) -> dict[str, dict[str, Any]]:
 
 def _read_config(file: Traversable | Path) -> dict[str, Any]:
     try:
-        config = json.loads(file.read_text("utf-8"))
-    except (ValueError, RecursionError) as e:
+        config = parse_json(file.read_text("utf-8"))
+    except (ValueError, OSError) as e:
         raise RecipeError(f"{file} isn't JSON: {e}.") from e
     if not isinstance(config, dict):
         raise RecipeError(

@@ -123,6 +123,11 @@ def test_markdown_has_a_table_for_each_target_when_rows_are_of_several(tmp_path:
     assert len(widths) == 1
 
 
+def test_component_shows_its_blocks_when_the_scope_is_regional() -> None:
+    row = replace(ROW, scope="regional", module="BasicTransformerBlock", blocks=6)
+    assert cells(row)[1] == "unet, 6 x BasicTransformerBlock"
+
+
 def test_failure_is_one_line_when_the_error_has_many() -> None:
     assert failed_row(ROW, BuildError("a\n  b")).error == "a b"
     assert len(failed_row(ROW, BuildError("x" * 5000)).error) == 400

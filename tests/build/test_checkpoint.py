@@ -10,7 +10,7 @@ import pytest
 from aotbuild.build.checkpoint import resolve_checkpoint
 from aotbuild.build.plan import plan
 from aotbuild.build.request import BuildRequest
-from aotbuild.errors import AotbuildError, RecipeError
+from aotbuild.errors import AotbuildError, RecipeError, SourceError
 from aotbuild.recipe import load_configs, load_recipe
 
 
@@ -55,3 +55,12 @@ def test_error_says_no_more_than_the_rehearsals_when_the_class_is_the_recipes(
 def test_checkpoint_is_refused_when_there_is_no_such_folder() -> None:
     with pytest.raises(RecipeError, match=r"There is no folder \./none"):
         resolve_checkpoint(load_recipe("tiny"), "./none")
+
+
+def test_both_readings_are_named_when_a_checkpoint_is_neither(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(SourceError, match=r"no folder \./nope.* the Hub.* can't be fetched"):
+        resolve_checkpoint(load_recipe("tiny"), "nope")

@@ -77,6 +77,9 @@ def test_inner_sizes_hold_an_edge_when_only_the_other_moves() -> None:
         ((128, 128), (128, 128), "is empty"),
         ((100, 128), (256, 256), "multiples of 64"),
         ((128, 128), (192, 192), "too few sizes"),
+        ((64, 64), (256, 256), "write --dynamic 128x128:256x256"),
+        ((64, 128), (256, 256), "write --dynamic 128x128:256x256"),
+        ((64, 64), (64, 256), "write --dynamic 64x128:64x256"),
     ],
 )
 def test_inner_sizes_refuse_when_the_range_tells_nothing(

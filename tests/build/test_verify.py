@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from aotbuild.build.closeness import check_finite, relative_l2
 from aotbuild.build.examples import cases, example_call
-from aotbuild.build.verify import check_record, relative_l2
+from aotbuild.build.verify import check_record
 from aotbuild.cache.signature import Signature, TensorSpec
 from aotbuild.errors import VerificationError
 
@@ -55,3 +56,13 @@ def test_record_is_refused_with_the_numbers_when_one_case_is_off() -> None:
     nan = {**case, "artifact_error": float("nan")}
     with pytest.raises(VerificationError):
         check_record({**record, "cases": [nan]}, "unet")
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_comparison_is_refused_when_an_answer_is_not_all_numbers(value: float) -> None:
+    fine, odd = [torch.ones(2)], [torch.ones(2), torch.tensor([1.0, value])]
+    check_finite("unet", fine, fine)
+    with pytest.raises(VerificationError, match="unet is wrong: its answer holds NaN or infinity"):
+        check_finite("unet", odd, fine)
+    with pytest.raises(VerificationError, match="eager's own answer holds NaN or infinity"):
+        check_finite("unet", odd, odd)

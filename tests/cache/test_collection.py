@@ -105,7 +105,7 @@ def test_index_is_refused_when_a_byte_differs(store: Store, place: int) -> None:
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        (lambda d: d.update(format=2), "format 2 is unknown"),
+        (lambda d: d.update(format=2), "of format 2, newer than"),
         (lambda d: d.update(more=1), "fields"),
         (lambda d: d["artifacts"][0].update(more=1), "unknown field"),
         (lambda d: d["artifacts"][0].update(component="../x"), "plain names"),

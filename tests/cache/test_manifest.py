@@ -139,7 +139,7 @@ def test_manifest_is_refused_when_it_is_something_else(data: bytes) -> None:
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
-        ("format", 2, "format 2 is unknown"),
+        ("format", 2, "of format 2, newer than"),
         ("format", "1", "format '1' is unknown"),
         ("key", "0" * 64, "key isn't the digest of its parts"),
         ("scope", "half", "neither full nor regional"),

@@ -19,6 +19,7 @@ from aotbuild.cache.artifact import Broken, Entry
 from aotbuild.cache.store import Store
 from aotbuild.errors import (
     ArtifactError,
+    FormatError,
     IntegrityError,
     ManifestError,
     StoreError,
@@ -323,10 +324,19 @@ def test_artifact_is_listed_as_broken_and_pruned_when_it_has(
 
 def test_manifest_of_an_unknown_format_is_refused(store: Store, entry: Entry) -> None:
     path = entry.folder / "manifest.json"
-    path.write_bytes(path.read_bytes().replace(b'"format":1', b'"format":2'))
-
+    data = path.read_bytes()
+    for version, advice in ((b"2", "newer than format 1"), (b"0", "older than format 1")):
+        path.write_bytes(data.replace(b'"format":1', b'"format":' + version))
+        (found,) = store.entries()
+        assert isinstance(found, Broken)
+        assert found.word == "other format"
+        assert advice in found.reason
+        with pytest.raises(FormatError, match=advice):
+            store.find(entry.manifest.key)
+    path.write_bytes(data.replace(b'"format":1', b'"format":"1"'))
     (found,) = store.entries()
     assert isinstance(found, Broken)
+    assert found.word == "broken"
 
 
 @pytest.mark.parametrize("what", ["manifest.json", "package.pt2", "library"])

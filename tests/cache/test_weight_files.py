@@ -88,6 +88,22 @@ def test_weights_are_refused_when_it_is_not_clear_which(
         find_weights(unet.parent, "unet")
 
 
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ('{"weight_map": {}}', "names no file"),
+        ("[" * 100_000, "nested deeper"),
+        ('{"weight_map": ' * 100_000, "nested deeper"),
+        ('{"weight_map": 3}', "isn't an index"),
+        ("", "isn't an index"),
+    ],
+)
+def test_index_is_refused_when_it_is_no_map_of_weights(unet: Path, text: str, reason: str) -> None:
+    (unet / "diffusion_pytorch_model.safetensors.index.json").write_text(text)
+    with pytest.raises(UsageError, match=reason):
+        find_weights(unet.parent, "unet")
+
+
 @pytest.mark.parametrize("names", [SHARDS, ("../x.safetensors",), ("x.bin",)])
 def test_index_is_refused_when_it_names_what_is_not_beside_it(
     unet: Path, names: tuple[str, ...]

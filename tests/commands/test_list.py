@@ -51,3 +51,18 @@ def test_explain_says_first_that_the_components_differ_when_they_do(
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "Artifacts of two components, unet and vae.decode:"
     assert lines[1].startswith("options.salt")
+
+
+@pytest.mark.parametrize("command", ["list", "doctor"])
+def test_artifact_of_another_format_is_not_called_broken_when_it_is_listed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    store = Store(tmp_path / "store")
+    add(store)
+    (manifest,) = store.root.rglob("manifest.json")
+    manifest.write_bytes(manifest.read_bytes().replace(b'"format":1', b'"format":2'))
+    assert main([command, "--store", str(store.root)]) == 0
+    said = capsys.readouterr().out
+    assert "other format" in said
+    assert "broken" not in said.replace("--broken", "")
+    assert "newer than format 1, which this aotbuild reads: update aotbuild" in said

@@ -140,6 +140,7 @@ OPTIONS = (
     "require_verified",
     "num_runners",
     "checkpoint",
+    "quant",
     "scope",
 )
 

@@ -190,7 +190,7 @@ SOURCES: dict[str, tuple[Any, dict[str, Any], type[Exception], str]] = {
     "no such folder": ("/nowhere/at/all", {}, SourceError, "no folder"),
     "a revision of a folder": (Path("/"), {"revision": "abc"}, SourceError, "revision"),
     "another fallback": (Path("/"), {"fallback": "none"}, UsageError, "eager"),
-    "no runner": (Path("/"), {"num_runners": 0}, UsageError, "at least 1"),
+    "no runner": (Path("/"), {"num_runners": 0}, UsageError, "from 1 on"),
 }
 
 

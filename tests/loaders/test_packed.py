@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import copy
 import json
+import pickle
 import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -139,6 +142,50 @@ def test_stand_in_describes_the_component_when_it_is_asked(kit: Kit) -> None:
     assert not hasattr(made.embed, "in_channels")
     assert list(made.parameters()) == []
     assert made.eval().to("cpu") is made
+
+
+def test_stand_in_refuses_to_be_changed_when_nothing_would_come_of_it(kit: Kit) -> None:
+    packed(kit)
+    made = stand_in(kit)
+
+    for name in ("forward", "scale", "config", "dtype", "mix"):
+        with pytest.raises(AttributeError, match="would change nothing"):
+            setattr(made, name, lambda *_: None)
+    with pytest.raises(AttributeError, match="would change nothing"):
+        made.mix.in_features = 3
+    for change in (
+        lambda: setattr(made.config, "width", 3),
+        lambda: made.config.update(width=3),
+        lambda: made.config.pop("width"),
+        lambda: made.config.__setitem__("width", 3),
+    ):
+        with pytest.raises(TypeError, match="would change nothing"):
+            change()
+    assert copy.deepcopy(made.config) == pickle.loads(pickle.dumps(made.config)) == made.config
+    assert made.train().eval().requires_grad_(False)(**quantized.call())
+    made.loaded.restore()
+
+
+# Dynamo looks into the loader's own code, finds what it can't trace, and runs it as it is.
+@pytest.mark.filterwarnings("ignore:Dynamo:UserWarning")
+def test_stand_in_names_the_reason_when_it_is_exported_and_serves_when_compiled(kit: Kit) -> None:
+    packed(kit)
+    made, call = stand_in(kit), quantized.call()
+
+    with pytest.raises(ReleasedError, match="never given weights"):
+        torch.export.export(made, (), call, strict=False)
+    assert torch.equal(torch.compile(made, backend="eager")(**call)[0], made(**call)[0])
+    assert made.loaded.metrics()["net"]["fallbacks"] == {}
+
+
+def test_swapped_module_is_exported_from_eager_when_it_has_weights(kit: Kit) -> None:
+    packed(kit)
+    module, call = quantized.stock(seed=5), quantized.call()
+    answer = module(**call)[0]
+    kit.load(net=module)
+
+    program = torch.export.export(module, (), call, strict=False)
+    torch.testing.assert_close(program.module()(**call)[0], answer)
 
 
 def test_stand_in_refuses_a_call_when_no_artifact_covers_it(kit: Kit) -> None:
@@ -440,6 +487,47 @@ def test_checkpoint_is_accepted_when_it_is_the_packed_one(kit: Kit, checkpoint: 
         assert stand_in(kit, checkpoint=asked)(**quantized.call())
         kit.load(net=(module := hollow()), checkpoint=asked)
         assert module(**quantized.call())
+
+
+def test_checkpoint_is_refused_before_any_work_when_it_is_none(
+    kit: Kit, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packed(kit)
+    monkeypatch.chdir(checkpoint.parent)
+    file = checkpoint / "net" / "diffusion_pytorch_model.safetensors"
+    odd: list[tuple[Any, str]] = [
+        ("", "ORGANISATION/NAME@COMMIT"),
+        (checkpoint.name, "'./FOLDER' for a local one"),
+        ("a/b@", "all 40 digits"),
+        ("a/b", "all 40 digits"),
+        ("a/b/c", "all 40 digits"),
+        (f"a/b/c@{COMMIT}", "ORGANISATION/NAME@COMMIT"),
+        (f"a@{COMMIT}", "ORGANISATION/NAME@COMMIT"),
+        (5, "ORGANISATION/NAME@COMMIT"),
+        (b"./x", "ORGANISATION/NAME@COMMIT"),
+        (file, "is a file"),
+        (str(file), "is a file"),
+        (Path("nowhere"), "isn't there"),
+        ("./nowhere", "isn't there"),
+        ("~nobody-of-this-name/x", "home directory"),
+        ("./a\0b", "is no path"),
+    ]
+    for value, words in odd:
+        with pytest.raises(UsageError, match=words) as caught:
+            stand_in(kit, checkpoint=value)
+        assert "\n" not in str(caught.value)
+        with pytest.raises(UsageError, match=words):
+            kit.load(net=quantized.stock(), checkpoint=value)  # although it has its own weights
+
+
+@pytest.mark.parametrize("argument", ["source", "store"])
+@pytest.mark.parametrize("value", [5, b"x", "", "./a\0b", "~nobody-of-this-name/x", ["x"]])
+def test_path_is_refused_when_it_is_none(kit: Kit, argument: str, value: Any) -> None:
+    packed(kit)
+    options = {"source": kit.store.root, "store": kit.libraries, argument: value}
+    for call in (partial(aotbuild.load, SimpleNamespace()), aotbuild.load_component):
+        with pytest.raises(UsageError, match=rf"{argument}="):
+            call(options["source"], store=options["store"])
 
 
 def test_checkpoint_is_refused_when_it_is_another(kit: Kit, checkpoint: Path) -> None:

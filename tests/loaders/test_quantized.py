@@ -6,8 +6,13 @@ from typing import Any
 import pytest
 import torch
 
-from . import quantized
-from .conftest import Kit
+import aotbuild
+from aotbuild.errors import NoArtifactError, UsageError
+from aotbuild.loaders import options
+from aotbuild.recipe import QUANTIZATIONS
+
+from . import making, quantized
+from .conftest import RULES, Kit, net_plan
 from .test_load import hits
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -191,3 +196,45 @@ def test_new_memory_at_the_old_address_is_not_taken_for_the_old(kit: Kit) -> Non
             module.mix.weight.data = values.clone()
             expected = quantized.torchaos(copy.deepcopy(module))(**call)[0]
             assert error(module(**call)[0], expected) < 5e-3
+
+
+def float_twin(kit: Kit, **others: Any) -> Any:
+    """A float artifact for the calls that the int8 one serves."""
+    module, example = quantized.stock(), quantized.call()
+    package = kit.compiled / "float-twin.pt2"
+    making.compile_call(module, "forward", example, package)
+    signature = making.signature_of(module, "forward", example, RULES)
+    plan = net_plan(module)
+    return making.write_artifact(kit.store, module, package, signature, plan, **others)
+
+
+def test_quant_chooses_when_a_folder_has_float_and_int8_artifacts(kit: Kit) -> None:
+    ours, theirs = quantized.write(kit), float_twin(kit)
+    for quant, served in (("int8dq", ours), ("none", theirs)):
+        loaded = kit.load(net=quantized.stock(), quant=quant)
+        (artifact,) = loaded.to_json()["units"]["net"]["artifacts"]
+        assert (artifact["key"], artifact["quantization"]) == (served.key, quant)
+        assert f"quant='{quant}' was asked for" in loaded.report()
+        assert "exact float32" in loaded.report()
+    both = kit.load(net=quantized.stock()).to_json()["units"]["net"]["artifacts"]
+    assert {a["key"] for a in both} == {ours.key, theirs.key}
+
+
+def test_quant_leaves_a_component_alone_when_int8_is_not_meant_for_it(kit: Kit) -> None:
+    plain, meant = float_twin(kit), {"int8": {"min_in_features": 1}, "quantization": "none"}
+    assert kit.load(net=quantized.stock(), quant="int8dq").to_json()["units"]
+    recipe = {**making.RECIPE, "components": {"net": meant}}
+    kit.store.prune(key=plain.key)
+    float_twin(kit, change=lambda fields: fields.update(recipe=recipe))
+    with pytest.raises(NoArtifactError, match="built with --quant none"):
+        kit.load(net=quantized.stock(), quant="int8dq", fallback="error")
+
+
+@pytest.mark.parametrize("quant", ["int8", "", 8, True])
+def test_quant_is_refused_when_it_is_no_word_of_build(kit: Kit, quant: Any) -> None:
+    quantized.write(kit)
+    with pytest.raises(UsageError, match="'none' or 'int8dq'"):
+        kit.load(net=quantized.stock(), quant=quant)
+    with pytest.raises(UsageError, match="'none' or 'int8dq'"):
+        aotbuild.load_component(kit.store.root, quant=quant)
+    assert options.QUANTIZATIONS == QUANTIZATIONS

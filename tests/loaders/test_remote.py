@@ -151,6 +151,36 @@ def test_load_maps_nothing_when_the_hub_sends_something_else(
     assert list(Store(tmp_path / "here").entries()) == []
 
 
+@pytest.mark.parametrize("kind", ["404", "500"])
+def test_load_takes_the_second_best_when_the_best_cannot_be_fetched(
+    small_hub: SmallHub, kit: Kit, load: Loader, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    best, second = kit.net(), kit.net(verified=False)
+    commit = push(kit)
+    small_hub.faults.append(Fault(f"{best.folder}/manifest.json", kind, 10**6))
+
+    loaded = load(NAME, nets.net(), revision=commit)
+
+    (artifact,) = loaded.to_json()["units"]["net"]["artifacts"]
+    assert artifact["key"] == second.key
+    (warned,) = (r.getMessage() for r in caplog.records if "tried instead" in r.getMessage())
+    assert best.key[:12] in warned
+    assert second.key[:12] in warned
+    assert f"{best.key[:12]} (" in loaded.report()
+
+
+def test_load_takes_nothing_else_when_the_best_was_altered(
+    small_hub: SmallHub, kit: Kit, load: Loader
+) -> None:
+    best = kit.net()
+    kit.net(verified=False)
+    commit = push(kit)
+    small_hub.faults.append(Fault(f"{best.folder}/manifest.json", "other", 10**6))
+
+    with pytest.raises(NoArtifactError, match="sent another"):
+        load(NAME, nets.net(), revision=commit, fallback="error")
+
+
 def test_load_is_refused_when_the_index_was_altered(
     small_hub: SmallHub, kit: Kit, load: Loader
 ) -> None:
