@@ -6,11 +6,13 @@ Reads no file (`store` does).
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
+from aotbuild.cache.backend import check_backend
 from aotbuild.cache.constant import Constant
 from aotbuild.cache.files import FileRecord, Packed, weights_part
+from aotbuild.cache.identity import ModuleIdentity
 from aotbuild.cache.key import PART_NAMES, Part, key_of
 from aotbuild.cache.signature import DEVICES, DTYPE, Signature
 from aotbuild.cache.verification import check_record
@@ -33,42 +35,13 @@ FORMAT = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModuleIdentity:
-    """Which module an artifact was compiled from.
-
-    Attributes:
-        class_name: "UNet2DConditionModel"; for a repeated block the block's class.
-        config: the config that decides the architecture, without private keys.
-        config_sha256: digest of `config`.
-        source_sha256: digest over the source of the module's classes, see `loaders.state`.
-    """
-
-    class_name: str
-    config: dict[str, Any]
-    config_sha256: str
-    source_sha256: str
-
-    def __post_init__(self) -> None:
-        check_texts("module", self, "class_name", "source_sha256")
-        if not matches("[0-9a-f]{64}", self.source_sha256):
-            raise ValueError("module: source_sha256 isn't 64 hex digits")
-        if not isinstance(self.config, dict):
-            raise ValueError("module: config isn't an object")
-        if self.config_sha256 != digest(self.config):
-            raise ValueError("module: config_sha256 isn't that of config")
-
-    def to_json(self) -> dict[str, Any]:
-        """A JSON object with every field; `asdict` would copy the config, which takes long."""
-        return {f.name: getattr(self, f.name) for f in fields(self)}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
     """One artifact.
 
     Attributes:
         format: version of this document; others are refused.
         key: 64 hex digits over `parts`.
+        backend: "aot", a package of AOTInductor's; or "inductor-cache", a bundle of caches.
         parts: the named inputs of the build, in their fixed order.
         component: the unit's name: "unet", "vae.decode", "vae.encode".
         method: the method of the component that is swapped: "forward", "decode", "_encode".
@@ -81,8 +54,8 @@ class Manifest:
         constants: the constant plan.
         target: the machine it runs on.
         recipe: the resolved recipe, as JSON.
-        package: `package.pt2`.
-        library: the `.so` inside the package.
+        package: `package.pt2`, or `jit-cache.zip`.
+        library: the `.so` inside the package; None in a bundle, which holds many.
         packed: the constants that lie beside the package; None: the artifact is weightless.
         checks: what the build itself checked: kernels, registers, attention kinds, symbols.
         provenance: versions, base checkpoint and revision, whether it was built across.
@@ -91,6 +64,7 @@ class Manifest:
 
     format: int
     key: str
+    backend: str
     parts: tuple[Part, ...]
     component: str
     method: str
@@ -103,7 +77,7 @@ class Manifest:
     target: Target
     recipe: dict[str, Any]
     package: FileRecord
-    library: FileRecord
+    library: FileRecord | None
     packed: Packed | None
     checks: dict[str, Any]
     provenance: dict[str, Any]
@@ -112,7 +86,7 @@ class Manifest:
     def __post_init__(self) -> None:
         if type(self.format) is not int or self.format != FORMAT:
             raise ValueError(f"format {self.format!r} is unknown; this aotbuild reads {FORMAT}")
-        check_texts("manifest", self, "key", "component", "method", "scope", "precision")
+        check_texts("manifest", self, "key", "backend", "component", "method", "scope", "precision")
         if tuple(p.name for p in self.parts) != PART_NAMES:
             raise ValueError(f"parts: expected {', '.join(PART_NAMES)}, in this order")
         if self.key != key_of(self.parts):
@@ -120,6 +94,7 @@ class Manifest:
         weights = weights_part(None if self.packed is None else self.packed.digest)
         if next((p.value for p in self.parts if p.name == "weights"), None) != weights:
             raise ValueError("the key's part 'weights' isn't what packed says")
+        check_backend(self.backend, self.parts, self.package, self.library, self.packed)
         if self.scope not in ("full", "regional"):
             raise ValueError(f"scope {self.scope!r} is neither full nor regional")
         for name in ("state", "recipe", "checks", "provenance"):
@@ -160,6 +135,7 @@ class Manifest:
         return {
             "format": self.format,
             "key": self.key,
+            "backend": self.backend,
             "parts": [p.to_json() for p in self.parts],
             "component": self.component,
             "method": self.method,
@@ -172,7 +148,7 @@ class Manifest:
             "target": self.target.to_json(),
             "recipe": self.recipe,
             "package": self.package.to_json(),
-            "library": self.library.to_json(),
+            "library": None if self.library is None else self.library.to_json(),
             "packed": None if self.packed is None else self.packed.to_json(),
             "checks": self.checks,
             "provenance": self.provenance,
@@ -203,7 +179,9 @@ class Manifest:
                     ),
                     "target": Target.from_json(d["target"]),
                     "package": FileRecord.from_json(d["package"], "package"),
-                    "library": FileRecord.from_json(d["library"], "library"),
+                    "library": None
+                    if d["library"] is None
+                    else FileRecord.from_json(d["library"], "library"),
                     "packed": None if d["packed"] is None else Packed.from_json(d["packed"]),
                     "verification": tuple(checked_list("verification", d["verification"])),
                 }

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from aotbuild.errors import LoadError, SignatureMismatch
+from aotbuild.errors import CompileError, LoadError, SignatureMismatch
 from aotbuild.loaders import advice
 from aotbuild.loaders.arguments import BRING, first_tensor, refusal
 from aotbuild.loaders.artifact import Artifact
@@ -183,7 +183,11 @@ class Dispatcher:
                     inputs = artifact.inputs(call)
                     if inputs is None:
                         return Miss("call", "an input has no memory of its own")
-                    answer = artifact.run(inputs)
+                    try:
+                        answer = artifact.run(inputs)
+                    except CompileError as e:
+                        artifact.disabled = str(e)
+                        return Miss("disabled", artifact.disabled)
                     self._hit(artifact)
                     return answer
             finally:

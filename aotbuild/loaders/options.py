@@ -21,3 +21,4 @@ class Options:
     trial: bool = False
     frees: bool = False
     scope: str | None = None
+    bundles: bool = False

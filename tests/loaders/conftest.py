@@ -141,6 +141,7 @@ OPTIONS = (
     "num_runners",
     "checkpoint",
     "scope",
+    "allow_jit_cache",
 )
 
 
