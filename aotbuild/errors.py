@@ -18,6 +18,7 @@
     └── LoadError                   artifacts that can't serve this pipeline
         ├── NoArtifactError         a component got none, with each rejection and its reason
         ├── SignatureMismatch       a call that no artifact covers, under `fallback="error"`
+        ├── CompileError            torch.compile fails on what a JIT-cache bundle is for
         └── ReleasedError           weights were freed, or the pipeline restored: no way back
 
 Each message is one paragraph: what was found, what was expected, what to type next.
@@ -94,6 +95,10 @@ class NoArtifactError(LoadError):
 
 class SignatureMismatch(LoadError):  # noqa: N818 (the public name)
     """A call that no artifact covers."""
+
+
+class CompileError(LoadError):
+    """A module that torch.compile, or its compiler, fails on."""
 
 
 class ReleasedError(LoadError):

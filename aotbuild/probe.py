@@ -84,12 +84,17 @@ def cpu_level() -> str:
     """This CPU's x86-64 level, "x86-64-v3"; on other processors their name, "aarch64"."""
     if platform.machine() not in ("x86_64", "AMD64"):
         return platform.machine()
+    return level_of(cpu_flags())
+
+
+def cpu_flags() -> frozenset[str]:
+    """What the kernel says that this CPU can do, in its own words; empty where it doesn't say."""
     try:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
     except OSError:
-        return "x86-64"
+        return frozenset()
     flags = re.search(r"^flags\s*:(.*)$", text, re.MULTILINE)
-    return level_of(frozenset(flags[1].split() if flags else ()))
+    return frozenset(flags[1].split() if flags else ())
 
 
 def level_of(flags: frozenset[str]) -> str:

@@ -8,8 +8,19 @@ from pathlib import Path
 
 from aotbuild.bench.process import run_module
 from aotbuild.bench.subject import build_denoiser, denoiser, write_checkpoint
-from aotbuild.bench.ways import COMPILE, EAGER, MEGA_CACHE, PACKED, WARM_FOLDER, WAYS, Job, Run
+from aotbuild.bench.ways import (
+    BUNDLE,
+    COMPILE,
+    EAGER,
+    MEGA_CACHE,
+    PACKED,
+    WARM_FOLDER,
+    WAYS,
+    Job,
+    Run,
+)
 from aotbuild.build.request import Event
+from aotbuild.cache.backend import INDUCTOR_CACHE
 from aotbuild.cache.store import Store
 from aotbuild.recipe import Recipe, recipe_configs
 
@@ -50,6 +61,9 @@ def measure(plan: Plan, *, on_event: Callable[[Event], None], say: Say) -> list[
     say(f"writing random weights of {denoiser(plan.recipe)}")
     write_checkpoint(plan.recipe, checkpoint)
     keys = {PACKED: _key(plan, on_event, checkpoint)} if PACKED in plan.ways else {}
+    if BUNDLE in plan.ways:
+        bundle = build_denoiser(plan.recipe, plan.store, on_event, backend=INDUCTOR_CACHE)
+        keys[BUNDLE] = Store(plan.work / "bundle").add(bundle.folder).manifest.key
     job = make_job(plan, checkpoint, _key(plan, on_event))
     runs: list[Run] = []
     if COMPILE not in plan.ways and {WARM_FOLDER, MEGA_CACHE} & set(plan.ways):
@@ -59,12 +73,9 @@ def measure(plan: Plan, *, on_event: Callable[[Event], None], say: Say) -> list[
         for way in (w for w in WAYS if w in plan.ways):
             say(f"round {repeat + 1} of {plan.repeats}: {way}")
             output = str(plan.work / f"{way}-{repeat}.safetensors")
-            runs.append(
-                run_way(
-                    replace(job, way=way, output=output, key=keys.get(way, job.key)),
-                    cache_folder(plan, way, repeat),
-                )
-            )
+            mine = replace(job, way=way, output=output, key=keys.get(way, job.key))
+            mine = replace(mine, store=str(plan.work / "bundle")) if way == BUNDLE else mine
+            runs.append(run_way(mine, cache_folder(plan, way, repeat)))
     return compare(runs, plan)
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from aotbuild.build.request import BuildRequest, Event
 from aotbuild.cache.artifact import Entry
+from aotbuild.cache.backend import AOT
 from aotbuild.cache.store import Store
 from aotbuild.recipe import Recipe, recipe_configs
 
@@ -35,7 +36,11 @@ def denoiser(recipe: Recipe) -> str:
 
 
 def build_denoiser(
-    recipe: Recipe, store: Path, on_event: Callable[[Event], None], pack: Path | None = None
+    recipe: Recipe,
+    store: Path,
+    on_event: Callable[[Event], None],
+    pack: Path | None = None,
+    backend: str = AOT,
 ) -> Entry:
     """Its artifact for this machine's CPU and the recipe's first call variant, built if need be.
 
@@ -57,6 +62,7 @@ def build_denoiser(
         store=store,
         checkpoint=None if pack is None else str(pack),
         pack_weights=pack is not None,
+        backend=backend,
     )
     return Store(store).find(run.build(request, on_event)[0].key)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
 
-from aotbuild.bench.ways import AOTBUILD, AOTI, COLUMNS, COMPILE, EAGER, PACKED, WAYS, Run
+from aotbuild.bench.ways import AOTBUILD, AOTI, BUNDLE, COLUMNS, COMPILE, EAGER, PACKED, WAYS, Run
 
 
 def by_way(runs: Iterable[Run]) -> dict[str, list[Run]]:
@@ -31,8 +31,14 @@ def medians(runs: Sequence[Run]) -> dict[str, float]:
 
 
 def ratios(runs: Iterable[Run]) -> Iterator[str]:
-    """What aotbuild's medians are of the other ways', one sentence each."""
+    """What aotbuild's medians are of the other ways', a bundle's of a cold compile's; sentences."""
     grouped = by_way(runs)
+    if BUNDLE in grouped and COMPILE in grouped:
+        warm, cold = (medians(grouped[way])["first_s"] for way in (BUNDLE, COMPILE))
+        yield (
+            f"from a JIT-cache bundle torch.compile's first step takes {warm:.1f} s: "
+            f"{warm / cold:.2f} of the cold one's {cold:.1f} s"
+        )
     if AOTBUILD not in grouped:
         return
     ours = medians(grouped[AOTBUILD])

@@ -9,11 +9,12 @@ EAGER = "eager"
 COMPILE = "compile"
 WARM_FOLDER = "compile-warm-folder"
 MEGA_CACHE = "compile-mega-cache"
+BUNDLE = "inductor-cache"
 AOTI = "aoti_load_package"
 AOTBUILD = "aotbuild"
 PACKED = "aotbuild-packed"
 
-WAYS = (EAGER, COMPILE, WARM_FOLDER, MEGA_CACHE, AOTI, AOTBUILD, PACKED)
+WAYS = (EAGER, COMPILE, WARM_FOLDER, MEGA_CACHE, BUNDLE, AOTI, AOTBUILD, PACKED)
 """In the order in which each round runs them: the cold compile fills what the warm ones read."""
 
 COLUMNS = ("import_s", "weights_s", "load_s", "bind_s", "first_s", "steady_s", "peak_bytes")
@@ -29,7 +30,7 @@ class Job:
         dtype: of the weights, "float32".
         checkpoint: folder laid out as diffusers does, whose weight file every process maps but
             those of `PACKED`.
-        store: the store's folder.
+        store: the store's folder; for `BUNDLE` one with nothing but the bundle.
         key: of the artifact, from which every way takes the call's shape.
         name: the component's.
         component: its recipe, as JSON: preparation and inductor options of the compiled ways.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from aotbuild import probe
+from aotbuild.build.bundle_request import for_bundle, settings_for
 from aotbuild.build.calls import RecordedCall
 from aotbuild.build.compile import options_for
 from aotbuild.build.host import Toolchain, find_toolchain
@@ -16,6 +17,7 @@ from aotbuild.build.ranges import Range
 from aotbuild.build.rehearse import Rehearsal, rehearse
 from aotbuild.build.signatures import planned_signature
 from aotbuild.build.targets import target_for
+from aotbuild.cache.backend import INDUCTOR_CACHE
 from aotbuild.cache.files import weights_part
 from aotbuild.cache.key import RULES_REVISION, Part, make_parts
 from aotbuild.cache.signature import Signature
@@ -62,7 +64,8 @@ def draw(
         BuildError: it can't serve the range that is asked for.
     """
     recorded = rehearsals[0].units[job.unit][job.index]
-    component, layers = judge_layers(recorded, job.recipe.components[recorded.component])
+    bundle, asked = job.backend == INDUCTOR_CACHE, job.recipe.components[recorded.component]
+    component, layers = judge_layers(recorded, for_bundle(asked) if bundle else asked)
     dynamic = _range(job, rehearsals)
     signature = planned_signature(recorded, target.device, dynamic)
     preparation = {
@@ -70,8 +73,11 @@ def draw(
         **describe(component),
         "casts": recorded.changed,
     }
-    inductor = inductor_options(component)
-    options = options_for(target.arch, target.device, inductor, tune=job.tune)
+    if bundle:
+        options = settings_for(component, dynamic=dynamic is not None).to_part()
+    else:
+        inductor = inductor_options(component)
+        options = options_for(target.arch, target.device, inductor, tune=job.tune)
     return Blueprint(
         job=job,
         recorded=recorded,

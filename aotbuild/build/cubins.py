@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from aotbuild.errors import BuildError, ToolchainError
-from aotbuild.gpus import Gpu
+from aotbuild.gpus import Gpu, find_gpu
+from aotbuild.target import Target
 
 _ELF = b"\x7fELF\x02\x01"
 _EM_CUDA = 190
@@ -185,3 +186,26 @@ def _kernel(name: str, arch: str, usage: str) -> Kernel:
 
 def _number(data: bytes, offset: int, size: int) -> int:
     return int.from_bytes(data[offset : offset + size], "little")
+
+
+def check_library(data: bytes, target: Target, work: Path) -> dict[str, Any]:
+    """What the finished `.so` shows: every symbol resolves, every cubin is the target's.
+
+    Raises:
+        BuildError: one doesn't, or isn't.
+    """
+    library = work / "checked.so"
+    library.write_bytes(data)
+    if target.device != "cuda":
+        check_symbols(library)
+        return {}
+    check_symbols(library, work / "cuda" / "lib64")
+    gpu = find_gpu(target.arch)
+    report = check_cubins(library, gpu)
+    largest = max((k.shared_bytes for k in report.kernels), default=0)
+    if largest > gpu.shared_memory_bytes:
+        raise BuildError(
+            f"A kernel needs {largest} bytes of shared memory a block; {gpu.name} has "
+            f"{gpu.shared_memory_bytes}."
+        )
+    return {"cubins": report.to_json()}

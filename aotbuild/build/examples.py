@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from aotbuild.cache.leaves import grow
 from aotbuild.cache.signature import Signature, TensorSpec, parse_extent
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def example_call(
     generator = torch.Generator().manual_seed(seed + 1)
     for spec in signature.inputs:
         leaves[spec.path] = _tensor(spec, values.get(spec.path), sizes, generator).to(device)
-    call: dict[str, Any] = _grow("", leaves)
+    call: dict[str, Any] = grow(leaves)
     return call
 
 
@@ -58,16 +59,3 @@ def _tensor(
     if not dtype.is_floating_point:
         return torch.ones(shape, dtype=dtype)
     return torch.randn(shape, generator=generator, dtype=torch.float32).to(dtype)
-
-
-def _grow(path: str, leaves: dict[str, Any]) -> Any:
-    """The tree whose containers' markers and leaves stand at `leaves`."""
-    here = leaves[path]
-    if not isinstance(here, dict):
-        return here
-    ((kind, content),) = here.items()
-    names = content if kind == "dict" else [str(i) for i in range(content)]
-    children = {n: _grow(f"{path}.{n}" if path else n, leaves) for n in names}
-    if kind == "dict":
-        return children
-    return tuple(children.values()) if kind == "tuple" else list(children.values())

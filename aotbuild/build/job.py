@@ -9,6 +9,7 @@ from aotbuild.build.calls import RecordedCall
 from aotbuild.build.host import Toolchain
 from aotbuild.build.quantize import Layer
 from aotbuild.build.ranges import Range
+from aotbuild.cache.backend import AOT
 from aotbuild.cache.key import Part, key_of
 from aotbuild.cache.signature import Signature
 from aotbuild.recipe import ComponentRecipe, Recipe
@@ -28,6 +29,7 @@ class Job:
         gpu: the target's architecture, or "cpu" levels by name.
         tune: measure on the GPU that is here.
         tuning: measured choices by kernel digest, of the recipe's table; None: there is none.
+        backend: "aot" or "inductor-cache".
         weights: what to pack, see `build.pack.Source`; None: the artifact stays weightless.
     """
 
@@ -42,6 +44,7 @@ class Job:
     scope: str = "full"
     tuning: dict[str, dict[str, int]] | None = None
     weights: dict[str, Any] | None = None
+    backend: str = AOT
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object with every field."""
@@ -57,6 +60,7 @@ class Job:
             "tune": self.tune,
             "tuning": self.tuning,
             "weights": self.weights,
+            "backend": self.backend,
         }
 
     @classmethod

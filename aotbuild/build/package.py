@@ -49,10 +49,13 @@ class Library:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Package:
-    """A repacked package: its record, the `.so` inside with its record, and what that needs."""
+    """A repacked package: its record, the `.so` inside with its record, and what that needs.
+
+    A bundle of caches has many `.so`, so that `library_record` is None and `data` empty.
+    """
 
     package: FileRecord
-    library_record: FileRecord
+    library_record: FileRecord | None
     library: Library
     data: bytes
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from aotbuild.build.blueprint import draw, rehearsed
+from aotbuild.build.bundle_request import check_bundles
 from aotbuild.build.checkpoint import naming_its_class, resolve_checkpoint
 from aotbuild.build.host import find_toolchain
 from aotbuild.build.job import Blueprint, Job
@@ -16,6 +17,7 @@ from aotbuild.build.rehearse import check_called
 from aotbuild.build.request import BuildRequest, Event, Planned, chosen
 from aotbuild.build.targets import runs_here, target_for
 from aotbuild.build.tuning import read_table, table_path
+from aotbuild.cache.backend import AOT
 from aotbuild.cache.store import Store
 from aotbuild.errors import TargetError
 from aotbuild.recipe import Recipe, recipe_configs
@@ -66,6 +68,7 @@ def plan(
                     tune=request.tune,
                     tuning=None if request.tune else tuning,
                     weights=weights.get(unit.partition(".")[0]),
+                    backend=request.backend,
                 )
                 print_ = draw(job, rehearsals, target, toolchain)
                 found.setdefault(print_.key, _planned(print_, store, seconds))
@@ -76,7 +79,7 @@ def plan(
 
 def _tuning(request: BuildRequest, target: Target) -> dict[str, dict[str, int]] | None:
     """The choices of the recipe's tuning table for the target, where there is one."""
-    if target.device != "cuda":
+    if target.device != "cuda" or request.backend != AOT:
         return None
     name = request.recipe.name
     table = read_table(table_path(request.recipe_path, request.store, name, target.arch))
@@ -92,6 +95,7 @@ def _weights(request: BuildRequest) -> dict[str, dict[str, Any]]:
 
 
 def _check_supported(request: BuildRequest, target: Target) -> None:
+    check_bundles(request, target)
     if request.tune and not (target.device == "cuda" and runs_here(target)):
         raise TargetError(
             f"--tune measures on the GPU that is built for, and torch sees no {target.arch} here. "

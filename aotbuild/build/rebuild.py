@@ -12,11 +12,12 @@ from aotbuild.build.run import run_worker
 from aotbuild.build.targets import runs_here
 from aotbuild.build.verify import verify_in_process
 from aotbuild.cache.artifact import Entry
+from aotbuild.cache.backend import AOT
 from aotbuild.cache.key import differences
-from aotbuild.cache.library import read_library
+from aotbuild.cache.library import library_of, read_library
 from aotbuild.cache.manifest import Manifest
 from aotbuild.cache.store import Store
-from aotbuild.errors import BuildError, TargetError
+from aotbuild.errors import BuildError, TargetError, UsageError
 from aotbuild.recipe import Recipe
 
 
@@ -51,9 +52,17 @@ def rebuild_entry(store: Store, entry: Entry, recipe: Recipe | None = None) -> d
         and the key parts that differ here and now as [path, recorded, here].
 
     Raises:
+        UsageError: it is a JIT-cache bundle.
         BuildError: it can't be built again here.
     """
     manifest = entry.manifest
+    if manifest.backend != AOT:
+        raise UsageError(
+            f"{manifest.key[:12]} is a JIT-cache bundle, whose pickles no second build repeats to "
+            "the byte: whom it comes from is all there is to go by. `aotbuild verify` without "
+            "--rebuild compares what it computes."
+        )
+    ours = read_library(entry.folder, manifest)
     job = job_of(manifest, recipe)
     print_ = blueprint(job)
     changed = [
@@ -66,11 +75,10 @@ def rebuild_entry(store: Store, entry: Entry, recipe: Recipe | None = None) -> d
         folder = Path(made["folder"])
         again = Manifest.from_bytes((folder / "manifest.json").read_bytes())
         theirs = read_library(folder, again)
-    ours = read_library(entry.folder, manifest)
     return {
         "same": again.package.sha256 == manifest.package.sha256,
         "package": [manifest.package.sha256, again.package.sha256],
-        "library": [manifest.library.sha256, again.library.sha256],
+        "library": [library_of(manifest).sha256, library_of(again).sha256],
         "sections": list(differing_sections(ours, theirs)),
         "differences": changed,
     }
@@ -92,6 +100,7 @@ def job_of(manifest: Manifest, recipe: Recipe | None = None) -> Job:
                 "recipe": document,
                 "unit": manifest.component,
                 "scope": manifest.scope,
+                "backend": manifest.backend,
                 "gpu": manifest.target.arch,
                 "tune": False,
             }

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from aotbuild.cache.backend import AOT
 from aotbuild.cache.signature import Signature
 from aotbuild.errors import UsageError
 from aotbuild.recipe import Recipe
@@ -29,6 +30,7 @@ class BuildRequest:
             `resolutions`.
         scope: "full", or "regional": the repeated blocks of each component that has some.
         components: units or components to build, "vae.decode" or "vae"; () for all.
+        backend: "aot", or "inductor-cache" for bundles of torch.compile's caches.
         checkpoint: a diffusers folder or Hub id whose configs decide the architecture.
         pack_weights: put the prepared weights of `checkpoint`, a folder, beside the code.
         store: the store's root.
@@ -47,6 +49,7 @@ class BuildRequest:
     dynamic: tuple[str, str] | None = None
     scope: str = "full"
     components: tuple[str, ...] = ()
+    backend: str = AOT
     checkpoint: str | None = None
     pack_weights: bool = False
     verify: bool = True

@@ -25,6 +25,7 @@ from aotbuild.build.targets import runs_here, target_for
 from aotbuild.build.tuning import TuningTable, choices_of, read_table, table_path, write_table
 from aotbuild.build.verify import check_record, verify_in_process
 from aotbuild.cache.artifact import Entry
+from aotbuild.cache.backend import INDUCTOR_CACHE
 from aotbuild.cache.manifest import Manifest
 from aotbuild.cache.store import Store
 from aotbuild.errors import BuildError
@@ -114,8 +115,11 @@ def run_worker(job: dict[str, Any], key: str, root: Path, on_event: OnEvent) -> 
     """
     with _work_folder(root) as work, tempfile.TemporaryFile("w+", errors="replace") as log:
         environment = worker_environment(dict(os.environ), work)
-        if Job.from_json(job).gpu.startswith("sm_"):
-            environment |= _cuda_environment(work, visible=Job.from_json(job).tune)
+        asked = Job.from_json(job)
+        if asked.backend == INDUCTOR_CACHE:
+            del environment["TORCHINDUCTOR_COMPILE_THREADS"]
+        elif asked.gpu.startswith("sm_"):
+            environment |= _cuda_environment(work, visible=asked.tune)
         worker = subprocess.Popen(
             [sys.executable, "-m", "aotbuild.build.worker", str(root), str(work)],
             stdin=subprocess.PIPE,

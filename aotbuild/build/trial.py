@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from aotbuild.cache.backend import INDUCTOR_CACHE
 from aotbuild.cache.manifest import Manifest
 from aotbuild.errors import BuildError
 from aotbuild.loaders.rules import INT8_ROWS
+from aotbuild.recipe import Recipe
 
 if TYPE_CHECKING:
     from torch import nn
@@ -25,16 +27,22 @@ def call_dtype(manifest: Manifest) -> str:
 def stock_module(manifest: Manifest, seed: int) -> tuple[nn.Module, nn.Module]:
     """The component, and what of it was compiled: with random weights, others have none.
 
-    In the precision that the pipeline is loaded in.
+    In the precision that the pipeline is loaded in; for a bundle as the recipe prepares it.
     """
+    from aotbuild.build.bundle_request import for_bundle
     from aotbuild.build.ip_adapter import adapters_of, add_ip_adapters
     from aotbuild.build.modules import build_module, fill_random
+    from aotbuild.build.prepare import prepare
 
     whole = build_module(_config(manifest), manifest.precision)
     add_ip_adapters(whole, adapters_of(manifest), manifest.precision)
     blocks = manifest.provenance.get("blocks")
     part = whole.get_submodule(blocks[0]) if blocks else whole
     fill_random(part, seed)
+    if manifest.backend == INDUCTOR_CACHE:
+        name = manifest.component.partition(".")[0]
+        prepare(whole, for_bundle(Recipe.from_json(manifest.recipe).components[name]))
+        whole.requires_grad_(True)
     part.to(manifest.target.device)
     return whole, part
 

@@ -12,8 +12,11 @@ caller.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -48,7 +51,10 @@ def verify_in_process(store: Path, key: str, *, seed: int = 0) -> dict[str, Any]
         BuildError: the artifact couldn't be loaded, or the process died.
     """
     command = [sys.executable, "-m", "aotbuild.build.verify", str(store), key, str(seed)]
-    done = subprocess.run(command, capture_output=True, text=True)
+    with tempfile.TemporaryDirectory(prefix="aotbuild-verify-") as caches:
+        own = {"TORCHINDUCTOR_CACHE_DIR": caches, "TRITON_CACHE_DIR": f"{caches}/triton"}
+        environment = {**os.environ, **own}
+        done = subprocess.run(command, capture_output=True, text=True, env=environment)
     try:
         answer = json.loads(done.stdout.splitlines()[-1])
     except (IndexError, ValueError):
@@ -79,22 +85,30 @@ def verify(store: Path, key: str, *, seed: int = 0) -> dict[str, Any]:
     from aotbuild.cache.store import Store
 
     manifest = Store(store).find(key).manifest
+    caches: dict[str, int] = {}
     dtype = call_dtype(manifest)
     sizes = list(cases(manifest.signature))
     with torch.no_grad():
-        answers = _answers(manifest, store, dtype, sizes, seed)
+        answers = _answers(manifest, store, dtype, sizes, seed, caches)
         _, module = stock_module(manifest, seed)
         module = cast(manifest, module, REFERENCE[dtype])
         results = [_case(manifest, module, a, seed) for a in answers]
     return {
-        "passed": all(r["artifact_error"] <= r["bound"] for r in results),
+        "passed": all(r["artifact_error"] <= r["bound"] for r in results) and all_hit(caches),
         "target": probe.this_machine(manifest.target.device).to_json(),
         "key": manifest.key,
-        "library": manifest.library.sha256,
+        "library": (manifest.library or manifest.package).sha256,
         "seed": seed,
         "reference": REFERENCE[dtype],
         "cases": results,
+        **({"caches": caches} if caches else {}),
     }
+
+
+def all_hit(caches: Mapping[str, int]) -> bool:
+    """Whether a bundle gave all that a start looked for; so does what looked for nothing."""
+    misses = sum(n for name, n in caches.items() if not name.endswith("_hits"))
+    return not caches or (misses == 0 and sum(caches.values()) > 0)
 
 
 def check_record(record: dict[str, Any], component: str) -> None:
@@ -103,6 +117,12 @@ def check_record(record: dict[str, Any], component: str) -> None:
     Raises:
         VerificationError: how far, and in which case.
     """
+    if not all_hit(record.get("caches", {})):
+        raise VerificationError(
+            f"{component} {record['key'][:12]}: a fresh process doesn't find what the bundle put "
+            f"into its caches ({record['caches']}). Inductor's settings in the environment "
+            "(TORCHINDUCTOR_...) count in its keys; nothing was stored."
+        )
     for case in record["cases"]:
         if not case["artifact_error"] <= case["bound"]:
             raise VerificationError(
@@ -127,9 +147,17 @@ class _Answers:
 
 
 def _answers(
-    manifest: Manifest, store: Path, dtype: str, sizes: list[Sizes], seed: int
+    manifest: Manifest,
+    store: Path,
+    dtype: str,
+    sizes: list[Sizes],
+    seed: int,
+    caches: dict[str, int],
 ) -> list[_Answers]:
-    """The answers to each case; loaded as the pipeline is loaded, and cast as it casts."""
+    """The answers to each case; loaded as the pipeline is loaded, and cast as it casts.
+
+    `caches` gets what a bundle's compiling found in them.
+    """
     from aotbuild.build.prepare import prepare
     from aotbuild.loaders.load import load_on_trial
 
@@ -138,6 +166,8 @@ def _answers(
     loaded = load_on_trial(SimpleNamespace(**{name: module}), store, manifest.key)
     cast(manifest, module, dtype)
     ours = [_run(manifest, module, size, seed) for size in sizes]
+    unit = loaded.to_json()["units"][manifest.component]
+    caches |= unit["artifacts"][0]["jit_cache"] or {}
     loaded.restore()
     eager = [_run(manifest, module, size, seed) for size in sizes]
     quantized: list[list[torch.Tensor] | None] = [None for _ in sizes]

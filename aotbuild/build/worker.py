@@ -22,11 +22,11 @@ from typing import Any
 
 from aotbuild.build.job import Blueprint, Job
 from aotbuild.build.package import Package
+from aotbuild.cache.backend import AOT
 from aotbuild.cache.files import Packed
 from aotbuild.cache.manifest import FORMAT, Constant, Manifest
 from aotbuild.cache.signature import Signature
 from aotbuild.errors import AotbuildError, BuildError
-from aotbuild.target import Target
 
 _PR_SET_PDEATHSIG = 1
 
@@ -66,7 +66,8 @@ def make(job: Job, key: str, root: Path, work: Path) -> dict[str, Any]:
         )
     folder = root / print_.folder
     folder.mkdir(parents=True)
-    manifest = _compile(print_, folder, work, seconds)
+    make_files = _compile if job.backend == AOT else _bundle
+    manifest = make_files(print_, folder, work, seconds)
     (folder / "manifest.json").write_bytes(manifest.to_bytes())
     return {"folder": str(folder), "seconds": seconds, "peak_bytes": peak_bytes()}
 
@@ -77,6 +78,7 @@ def _compile(blueprint: Blueprint, folder: Path, work: Path, seconds: dict[str, 
     from aotbuild.build import package
     from aotbuild.build.compile import compile_package
     from aotbuild.build.constants import constant_plan
+    from aotbuild.build.cubins import check_library
     from aotbuild.build.export import export_unit
     from aotbuild.build.prepare import prepare
 
@@ -116,6 +118,24 @@ def _compile(blueprint: Blueprint, folder: Path, work: Path, seconds: dict[str, 
     return _manifest(blueprint, exported.signature, constants.constants, checks, packed, weights)
 
 
+def _bundle(blueprint: Blueprint, folder: Path, work: Path, seconds: dict[str, float]) -> Manifest:
+    """The unit compiled by torch.compile, and the caches that it leaves."""
+    from dataclasses import replace
+
+    from aotbuild.build.bundle import collect, fill
+    from aotbuild.cache.bundle import BUNDLE
+
+    unit = blueprint.job.unit
+    with _stage("compile", unit, seconds):
+        filled = fill(blueprint)
+    with _stage("package", unit, seconds):
+        packed = collect(work, folder / BUNDLE)
+    constants, signature = filled.constants, blueprint.signature
+    manifest = _manifest(blueprint, signature, constants, filled.checks, packed, None)
+    state = {**manifest.state, **filled.state}
+    return replace(manifest, module=filled.identity, state=state)
+
+
 def _pack(
     blueprint: Blueprint,
     constants: tuple[Constant, ...],
@@ -130,32 +150,6 @@ def _pack(
         return None
     with _stage("pack", job.unit, seconds):
         return pack(Source(**job.weights), blueprint.recorded, constants, folder)
-
-
-def check_library(data: bytes, target: Target, work: Path) -> dict[str, Any]:
-    """What the finished `.so` shows: every symbol resolves, every cubin is the target's.
-
-    Raises:
-        BuildError: one doesn't, or isn't.
-    """
-    from aotbuild.build.cubins import check_cubins, check_symbols
-    from aotbuild.gpus import find_gpu
-
-    library = work / "checked.so"
-    library.write_bytes(data)
-    if target.device != "cuda":
-        check_symbols(library)
-        return {}
-    check_symbols(library, work / "cuda" / "lib64")
-    gpu = find_gpu(target.arch)
-    report = check_cubins(library, gpu)
-    largest = max((k.shared_bytes for k in report.kernels), default=0)
-    if largest > gpu.shared_memory_bytes:
-        raise BuildError(
-            f"A kernel needs {largest} bytes of shared memory a block; {gpu.name} has "
-            f"{gpu.shared_memory_bytes}."
-        )
-    return {"cubins": report.to_json()}
 
 
 def _manifest(
@@ -183,6 +177,7 @@ def _manifest(
     return Manifest(
         format=FORMAT,
         key=blueprint.key,
+        backend=blueprint.job.backend,
         parts=blueprint.parts,
         component=recorded.unit,
         method=recorded.method,

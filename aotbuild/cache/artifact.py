@@ -10,13 +10,14 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
+from aotbuild.cache.backend import PACKAGES
+from aotbuild.cache.bundle import open_bundle
 from aotbuild.cache.files import PACKED, FileRecord
 from aotbuild.cache.library import BROKEN, open_checked, open_file, read_library
 from aotbuild.cache.manifest import Manifest
 from aotbuild.errors import ArtifactError, FormatError, IntegrityError, ManifestError
 
 MANIFEST = "manifest.json"
-PACKAGE = "package.pt2"
 VERIFICATIONS = "verifications"
 
 _LARGEST_MANIFEST_BYTES = 64 << 20
@@ -62,8 +63,8 @@ def read_entry(folder: Path) -> Entry:
     if len(data) > _LARGEST_MANIFEST_BYTES:
         raise ManifestError(f"{folder / MANIFEST} is larger than any manifest. {BROKEN}.")
     manifest = Manifest.from_bytes(data, where=str(folder / MANIFEST))
-    if manifest.package.name != PACKAGE:
-        raise ManifestError(f"{folder / MANIFEST} calls its package {manifest.package.name!r}.")
+    if manifest.package.name not in found:
+        raise IntegrityError(f"{folder} holds no {manifest.package.name}. {BROKEN}.")
     if (PACKED in found) != (manifest.packed is not None):
         held = "holds" if PACKED in found else "lacks"
         raise IntegrityError(f"{folder} {held} {PACKED}, unlike its manifest. {BROKEN}.")
@@ -90,7 +91,11 @@ def verify_artifact(folder: Path) -> Entry:
         ManifestError, IntegrityError: what differs from what the manifest says.
     """
     entry = read_entry(folder)
-    read_library(folder, entry.manifest)
+    if entry.manifest.library is None:
+        with open_bundle(folder, entry.manifest):
+            pass
+    else:
+        read_library(folder, entry.manifest)
     if entry.manifest.packed is not None:
         packed = entry.manifest.packed.file
         os.close(open_checked(folder / packed.name, packed))
@@ -120,10 +125,12 @@ def _check_listing(folder: Path) -> frozenset[str]:
             raise IntegrityError(
                 f"{entry.path} is a symbolic link, which artifacts never hold. {BROKEN}."
             )
-    unknown = sorted(set(found) - {MANIFEST, PACKAGE, PACKED, VERIFICATIONS})
-    missing = sorted({MANIFEST, PACKAGE} - set(found))
+    packages = set(PACKAGES.values())
+    unknown = sorted(set(found) - {MANIFEST, *packages, PACKED, VERIFICATIONS})
     if unknown:
         raise IntegrityError(f"{folder} holds {unknown[0]!r}, which no artifact has. {BROKEN}.")
-    if missing:
-        raise IntegrityError(f"{folder} holds no {missing[0]}. {BROKEN}.")
+    if MANIFEST not in found:
+        raise IntegrityError(f"{folder} holds no {MANIFEST}. {BROKEN}.")
+    if len(packages & set(found)) > 1:
+        raise IntegrityError(f"{folder} holds two packages, {' and '.join(packages)}. {BROKEN}.")
     return frozenset(found)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from aotbuild.cache.backend import INDUCTOR_CACHE
 from aotbuild.cache.collection import Index
 from aotbuild.cache.item import Item
 
@@ -87,8 +88,9 @@ def verified_on(item: Item) -> tuple[str, ...]:
 
 
 def precision(item: Item) -> str:
-    """ "bf16", "bf16 int8dq", "bf16 with weights"."""
+    """ "bf16", "bf16 int8dq", "bf16 with weights", "bf16 jit-cache"."""
     words = [item.covers.dtype or item.precision]
+    words += ["jit-cache"] if item.backend == INDUCTOR_CACHE else []
     words += [q] if (q := item.covers.quantization) not in (None, "none") else []
     return " ".join([*words, *(["with weights"] if item.packed else [])])
 

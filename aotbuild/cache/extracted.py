@@ -25,18 +25,20 @@ def open_extracted(root: Path, entry: Entry) -> int:
             if e.errno not in disk.UNWRITABLE:
                 raise disk.store_error(root, e) from e
             return _in_memory(entry)
-    return library.open_checked(path, entry.manifest.library)
+    return library.open_checked(path, library.library_of(entry.manifest))
 
 
 def check_extracted(root: Path, entry: Entry) -> None:
     """Refuse with an IntegrityError an extracted library that was altered; none at all is fine."""
+    if entry.manifest.library is None:
+        return
     path = _path(root, entry)
     if os.path.lexists(path):
         os.close(library.open_checked(path, entry.manifest.library))
 
 
 def _path(root: Path, entry: Entry) -> Path:
-    return root / "libraries" / f"{entry.manifest.library.sha256}.so"
+    return root / "libraries" / f"{library.library_of(entry.manifest).sha256}.so"
 
 
 def _noexec(folder: Path) -> bool:
@@ -48,7 +50,7 @@ def _noexec(folder: Path) -> bool:
 
 def _in_memory(entry: Entry) -> int:
     data = library.read_library(entry.folder, entry.manifest)
-    return library.in_memory(data, entry.manifest.library)
+    return library.in_memory(data, library.library_of(entry.manifest))
 
 
 def _extract(root: Path, entry: Entry, path: Path) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from aotbuild.cache.backend import AOT, BACKENDS, PACKAGES
 from aotbuild.cache.covers import Covered, RecordSummary, Seal, summary
 from aotbuild.cache.files import PACKED, FileRecord, Packed
 from aotbuild.cache.key import Part
@@ -19,7 +20,7 @@ from aotbuild.canonical import check_texts, checked_fields, checked_list, digest
 from aotbuild.target import Target
 
 MANIFEST = "manifest.json"
-PACKAGE = "package.pt2"
+_OWN = ("key", "backend", "component", "method", "scope", "precision")
 _RECORD = r"verifications/[0-9a-f]{16}\.json"
 
 Documents = dict[str, Any]
@@ -39,6 +40,7 @@ class Item:
     """
 
     key: str
+    backend: str
     component: str
     method: str
     scope: str
@@ -55,9 +57,13 @@ class Item:
     seals: tuple[Seal, ...] = ()
 
     def __post_init__(self) -> None:
-        check_texts("artifact", self, "key", "component", "method", "scope", "precision")
+        check_texts("artifact", self, "key", "backend", "component", "method", "scope", "precision")
         if not matches(r"[0-9a-f]{64}", self.key):
             raise ValueError(f"key {self.key!r} isn't 64 hex digits")
+        if self.backend not in BACKENDS or (self.packed is not None and self.backend != AOT):
+            raise ValueError(
+                f"backend {self.backend!r} is none of {', '.join(BACKENDS)}, or packed"
+            )
         names = (self.component, self.target.slug, self.signature.slug)
         if not all(matches(r"\w[\w.-]*", n) for n in names):
             raise ValueError(f"{self.folder!r} isn't made of plain names")
@@ -71,7 +77,7 @@ class Item:
 
     def _check_files(self) -> None:
         names = [f.name for f in self.files]
-        needed = [MANIFEST, PACKAGE, *([PACKED] if self.packed else [])]
+        needed = [MANIFEST, PACKAGES[self.backend], *([PACKED] if self.packed else [])]
         others = [n for n in names if n not in needed]
         if names != sorted(set(names)) or not set(needed) <= set(names):
             raise ValueError(f"{self.folder}: files lack one of {', '.join(needed)}, or order")
@@ -96,7 +102,7 @@ class Item:
     @property
     def code(self) -> tuple[FileRecord, ...]:
         """The files that its key stands for: package, packed constants."""
-        return tuple(f for f in self.files if f.name in (PACKAGE, PACKED))
+        return tuple(f for f in self.files if f.name in (PACKAGES[self.backend], PACKED))
 
     @property
     def parts(self) -> tuple[Part, ...]:
@@ -110,7 +116,7 @@ class Item:
 
     def to_json(self, documents: Documents) -> dict[str, Any]:
         """A JSON object with every field; what is bulky goes into `documents`."""
-        own = {n: getattr(self, n) for n in ("key", "component", "method", "scope", "precision")}
+        own = {n: getattr(self, n) for n in _OWN}
         return {
             **own,
             "module": {
@@ -183,7 +189,7 @@ def describe(manifest: Manifest, added: Mapping[str, bytes], records: Iterable[A
     pairs = zip(added, records, strict=True)
     summaries += [summary(f"verifications/{name}", r) for name, r in pairs]
     versions = next(p.value for p in manifest.parts if p.name == "versions")
-    names = ("key", "component", "method", "scope", "precision", "module", "signature", "state")
+    names = (*_OWN, "module", "signature", "state")
     return Item(
         **{n: getattr(manifest, n) for n in names},
         target=manifest.target,

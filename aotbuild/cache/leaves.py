@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from aotbuild.canonical import check_sizes, checked_list, matches, shown
 
 CONTAINERS = ("dict", "list", "tuple")
@@ -27,6 +30,19 @@ def check_leaf(path: object, value: object, kinds: tuple[str, ...]) -> None:
         check_sizes(f"{path or 'the call'}: the length of a {kind}", (content,))
     elif not all(isinstance(k, str) for k in checked_list(f"{path}: keys", content)):
         raise ValueError(f"{path or 'the call'}: the keys {shown(content)} aren't all text")
+
+
+def grow(leaves: Mapping[str, Any], path: str = "") -> Any:
+    """The tree of a call whose leaves, and whose containers' markers, stand at `leaves`."""
+    here = leaves[path]
+    if not isinstance(here, dict):
+        return here
+    ((kind, content),) = here.items()
+    names = content if kind == "dict" else [str(i) for i in range(content)]
+    children = {n: grow(leaves, f"{path}.{n}" if path else n) for n in names}
+    if kind == "dict":
+        return children
+    return tuple(children.values()) if kind == "tuple" else list(children.values())
 
 
 def _check_object(path: str, content: object) -> None:

@@ -87,13 +87,14 @@ def open_package(folder: Path, manifest: Manifest) -> Iterator[zipfile.ZipFile]:
     where = folder / manifest.package.name
     with os.fdopen(open_file(folder, manifest.package.name), "rb") as file:
         check_digest(file.fileno(), manifest.package, where)
-        with _archive(file, where) as archive:
-            check_members(archive.infolist(), manifest.library, where)
+        with archive_of(file, where) as archive:
+            check_members(archive.infolist(), library_of(manifest), where)
             yield archive
 
 
 @contextmanager
-def _archive(file: BinaryIO, where: Path) -> Iterator[zipfile.ZipFile]:
+def archive_of(file: BinaryIO, where: Path) -> Iterator[zipfile.ZipFile]:
+    """The zip archive that `file` is; an IntegrityError where it isn't one."""
     try:
         archive = zipfile.ZipFile(file)
     except (*_DAMAGE, OSError) as e:
@@ -153,13 +154,24 @@ def read_member(archive: zipfile.ZipFile, name: str, where: Path) -> bytes:
         raise IntegrityError(f"{where}: member {name!r} doesn't read: {e}. {BROKEN}.") from e
 
 
+def library_of(manifest: Manifest) -> FileRecord:
+    """The record of the one `.so` in an artifact's package.
+
+    Raises:
+        IntegrityError: it is a JIT-cache bundle, which holds many and exports none.
+    """
+    if manifest.library is None:
+        raise IntegrityError(f"{manifest.key[:12]} is a JIT-cache bundle, and has no one library.")
+    return manifest.library
+
+
 def read_library(folder: Path, manifest: Manifest) -> bytes:
     """The `.so` out of the verified package, with the digest that the manifest records.
 
     Raises:
         IntegrityError: the package, a member of it, or the library isn't what it must be.
     """
-    record, where = manifest.library, folder / manifest.package.name
+    record, where = library_of(manifest), folder / manifest.package.name
     with open_package(folder, manifest) as archive:
         data = read_member(archive, record.name, where)
     found = hashlib.sha256(data).hexdigest()

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from aotbuild.cache.backend import check_backend
 from aotbuild.cache.constant import Constant
 from aotbuild.cache.files import FileRecord, Packed, weights_part
 from aotbuild.cache.identity import ModuleIdentity
@@ -40,6 +41,7 @@ class Manifest:
     Attributes:
         format: version of this document; others are refused.
         key: 64 hex digits over `parts`.
+        backend: "aot", a package of AOTInductor's; or "inductor-cache", a bundle of caches.
         parts: the named inputs of the build, in their fixed order.
         component: the unit's name: "unet", "vae.decode", "vae.encode".
         method: the method of the component that is swapped: "forward", "decode", "_encode".
@@ -52,8 +54,8 @@ class Manifest:
         constants: the constant plan.
         target: the machine it runs on.
         recipe: the resolved recipe, as JSON.
-        package: `package.pt2`.
-        library: the `.so` inside the package.
+        package: `package.pt2`, or `jit-cache.zip`.
+        library: the `.so` inside the package; None in a bundle, which holds many.
         packed: the constants that lie beside the package; None: the artifact is weightless.
         checks: what the build itself checked: kernels, registers, attention kinds, symbols.
         provenance: versions, base checkpoint and revision, whether it was built across.
@@ -62,6 +64,7 @@ class Manifest:
 
     format: int
     key: str
+    backend: str
     parts: tuple[Part, ...]
     component: str
     method: str
@@ -74,7 +77,7 @@ class Manifest:
     target: Target
     recipe: dict[str, Any]
     package: FileRecord
-    library: FileRecord
+    library: FileRecord | None
     packed: Packed | None
     checks: dict[str, Any]
     provenance: dict[str, Any]
@@ -82,7 +85,7 @@ class Manifest:
 
     def __post_init__(self) -> None:
         check_format(self.format, FORMAT)
-        check_texts("manifest", self, "key", "component", "method", "scope", "precision")
+        check_texts("manifest", self, "key", "backend", "component", "method", "scope", "precision")
         if tuple(p.name for p in self.parts) != PART_NAMES:
             raise ValueError(f"parts: expected {', '.join(PART_NAMES)}, in this order")
         if self.key != key_of(self.parts):
@@ -90,6 +93,7 @@ class Manifest:
         weights = weights_part(None if self.packed is None else self.packed.digest)
         if next((p.value for p in self.parts if p.name == "weights"), None) != weights:
             raise ValueError("the key's part 'weights' isn't what packed says")
+        check_backend(self.backend, self.parts, self.package, self.library, self.packed)
         if self.scope not in ("full", "regional"):
             raise ValueError(f"scope {self.scope!r} is neither full nor regional")
         for name in ("state", "recipe", "checks", "provenance"):
@@ -130,6 +134,7 @@ class Manifest:
         return {
             "format": self.format,
             "key": self.key,
+            "backend": self.backend,
             "parts": [p.to_json() for p in self.parts],
             "component": self.component,
             "method": self.method,
@@ -142,7 +147,7 @@ class Manifest:
             "target": self.target.to_json(),
             "recipe": self.recipe,
             "package": self.package.to_json(),
-            "library": self.library.to_json(),
+            "library": None if self.library is None else self.library.to_json(),
             "packed": None if self.packed is None else self.packed.to_json(),
             "checks": self.checks,
             "provenance": self.provenance,
@@ -171,7 +176,9 @@ class Manifest:
                     ),
                     "target": Target.from_json(d["target"]),
                     "package": FileRecord.from_json(d["package"], "package"),
-                    "library": FileRecord.from_json(d["library"], "library"),
+                    "library": None
+                    if d["library"] is None
+                    else FileRecord.from_json(d["library"], "library"),
                     "packed": None if d["packed"] is None else Packed.from_json(d["packed"]),
                     "verification": tuple(checked_list("verification", d["verification"])),
                 }

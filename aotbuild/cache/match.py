@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from aotbuild.cache.backend import AOT, INDUCTOR_CACHE, LEFT_OUT
 from aotbuild.cache.item import Item
 from aotbuild.cache.key import json_differences
 from aotbuild.cache.manifest import Manifest, ModuleIdentity
@@ -52,6 +53,7 @@ def judge(
     *,
     records: Iterable[Mapping[str, Any]] = (),
     trial: bool = False,
+    bundles: bool = False,
 ) -> Verdict:
     """Whether the artifact serves this module on this machine, with every reason why not.
 
@@ -61,12 +63,14 @@ def judge(
         machine: `probe.this_machine(facts.device)`.
         records: verification records, see `Store.verifications`.
         trial: it is being verified: what only a verification record could vouch for is let through.
+        bundles: JIT-cache bundles are taken too.
     """
     torch = verified_torch((*manifest.verification, *records))
     target = judge_target(
         manifest.target, machine, verified_torch=torch | {machine.torch} if trial else torch
     )
     reasons = [
+        *([LEFT_OUT] if manifest.backend == INDUCTOR_CACHE and not bundles else []),
         *_module_reasons(manifest, facts),
         *_state_reasons(manifest, facts),
         *(target.reasons if isinstance(target, Rejected) else ()),
@@ -76,15 +80,17 @@ def judge(
 
 def rank(
     manifest: Described, machine: Target, *, records: Iterable[Mapping[str, Any]] = ()
-) -> tuple[bool, int, bool, str]:
+) -> tuple[bool, bool, int, bool, str]:
     """A sort key, best first, for artifacts that `judge` accepts.
 
-    Exact before dynamic, this architecture before the nearest lower one, verified before
-    unverified; then the key, so that the order never depends on the file system.
+    Compiled ahead of time before bundles, exact before dynamic, this architecture before the
+    nearest lower one, verified before unverified; then the key, so that the order never depends on
+    the file system.
     """
     level = re.search(r"(\d+)[af]?$", manifest.target.arch)
     unverified = not verified(manifest, machine, records=records)
-    return manifest.signature.dynamic, -int(level[1]) if level else 0, unverified, manifest.key
+    bundle, nearness = manifest.backend != AOT, -int(level[1]) if level else 0
+    return bundle, manifest.signature.dynamic, nearness, unverified, manifest.key
 
 
 def verified(
@@ -144,6 +150,23 @@ def _state_reasons(manifest: Described, facts: ModuleFacts) -> Iterator[str]:
     differing = _spelled(json_differences("", manifest.state, here))
     if differing:
         yield f"The module's state isn't the one that was exported: {differing}."
+    if differing and manifest.backend == INDUCTOR_CACHE:
+        yield from _preparing(manifest.state, here)
+
+
+def _preparing(built: Mapping[str, Any], here: Mapping[str, Any]) -> Iterator[str]:
+    """What to call first: a bundle is of the module as its recipe prepares it, by methods of the
+    module's own, whose call is its owner's."""
+    if built.get("fused") and not here.get("fused"):
+        yield (
+            "A bundle serves the module as its recipe prepares it: call its "
+            "fuse_qkv_projections() before aotbuild.load."
+        )
+    elif built.get("processors") != here.get("processors"):
+        yield (
+            f"A bundle serves the module as its recipe prepares it, with {built.get('processors')}:"
+            " call its set_attn_processor(...) before aotbuild.load."
+        )
 
 
 def _spelled(differences: Iterable[tuple[str, Any, Any]]) -> str:

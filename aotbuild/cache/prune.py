@@ -110,8 +110,8 @@ def artifact_items(entries: Iterable[Entry | Broken]) -> Iterator[Removal]:
     for entry in entries:
         folder, size = entry.folder, disk.size_of(entry.folder)
         if isinstance(entry, Entry):
-            made_s, library = _made_s(folder / "manifest.json"), entry.manifest.library.sha256
-            key = entry.manifest.key
+            made_s, record = _made_s(folder / "manifest.json"), entry.manifest.library
+            key, library = entry.manifest.key, None if record is None else record.sha256
             yield Removal(path=folder, key=key, bytes=size, made_s=made_s, library=library)
         else:
             reason, made_s = entry.reason, _made_s(folder)

@@ -7,6 +7,7 @@ from typing import Any
 
 from aotbuild.build.request import STAGES
 from aotbuild.cache.artifact import Broken, Entry
+from aotbuild.cache.backend import INDUCTOR_CACHE
 from aotbuild.cache.card import verified_on
 from aotbuild.cache.item import Item
 from aotbuild.cache.manifest import Manifest
@@ -21,6 +22,7 @@ def to_json(store: Store, entry: Entry) -> dict[str, Any]:
     manifest = entry.manifest
     return {
         "key": manifest.key,
+        "backend": manifest.backend,
         "component": manifest.component,
         "path": str(entry.folder),
         "signature": manifest.signature.to_json(),
@@ -40,6 +42,7 @@ def item_json(item: Item, where: str, here: Collection[str]) -> dict[str, Any]:
     """
     return {
         "key": item.key,
+        "backend": item.backend,
         "component": item.component,
         "path": f"{where}/{item.folder}",
         "signature": item.signature.to_json(),
@@ -73,8 +76,9 @@ def row(store: Store, entry: Entry) -> tuple[str, ...]:
 
 
 def weights(manifest: Manifest) -> str:
-    """What it binds: "float32", "float32 int8", "bfloat16 int8 packed"."""
+    """What it binds: "float32", "float32 jit-cache", "bfloat16 int8 packed"."""
     words = [manifest.precision]
+    words += ["jit-cache"] if manifest.backend == INDUCTOR_CACHE else []
     words += ["int8"] if any(c.rule.startswith("int8_rows/") for c in manifest.constants) else []
     return " ".join([*words, *(["packed"] if manifest.packed is not None else [])])
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from aotbuild.bench.summary import by_way, column, medians, ratios, spread
-from aotbuild.bench.ways import COLUMNS, PACKED, WAYS, Run
+from aotbuild.bench.ways import BUNDLE, COLUMNS, PACKED, WAYS, Run
 from aotbuild.commands.coverage import coverage
 from aotbuild.commands.output import (
     human_bytes,
@@ -68,9 +68,10 @@ def cold_start(
 ) -> None:
     """Time each way to a first denoising step, in fresh processes, on this machine's CPU.
 
-    The ways: eager; torch.compile with empty caches, with a filled cache folder, with a mega-cache;
-    torch's aoti_load_package; aotbuild, and aotbuild with packed weights, where --quant makes other
-    weights of them or --only asks for it. Rounds are interleaved.
+    The ways: eager; torch.compile with empty caches, with a filled cache folder, with a mega-cache,
+    with a JIT-cache bundle (not for --quant); torch's aoti_load_package; aotbuild, and aotbuild
+    with packed weights, where --quant makes other weights of them or --only asks for it. Rounds are
+    interleaved.
     """
     wanted = load_recipe(recipe).override(dtype=dtype, quantization=quant)
     try:
@@ -78,6 +79,7 @@ def cold_start(
         wanted = wanted.override(resolution=resolution)
     except ValueError as e:
         raise UsageError(f"Recipe {wanted.name}: {e}.") from e
+    left_out = (PACKED,) if quant == "none" else (BUNDLE,)
     quieten()
     out = make_out(out)
     from aotbuild.bench import cold_start as bench_cold_start
@@ -87,7 +89,7 @@ def cold_start(
     with tempfile.TemporaryDirectory(prefix="work-", dir=out) as work, progress() as on_event:
         plan = bench_cold_start.Plan(
             recipe=wanted,
-            ways=only or tuple(w for w in WAYS if w != PACKED or quant != "none"),
+            ways=only or tuple(w for w in WAYS if w not in left_out),
             repeats=repeats,
             steps=steps,
             store=store,

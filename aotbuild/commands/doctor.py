@@ -13,6 +13,7 @@ import click
 from aotbuild import probe
 from aotbuild.cache import match
 from aotbuild.cache.artifact import Broken, Entry
+from aotbuild.cache.backend import INDUCTOR_CACHE
 from aotbuild.cache.hub import Hub
 from aotbuild.cache.store import Store
 from aotbuild.commands import artifacts
@@ -113,7 +114,8 @@ def _judge_remote(source: Source, store: Store, as_json: bool) -> None:
         "source": source.name,
         "revision": source.commit,
         "artifacts": [
-            {**artifacts.item_json(i, source.name, here), **_verdict_json(v)} for i, v in verdicts
+            {**artifacts.item_json(i, source.name, here), **_verdict_json(i, v)}
+            for i, v in verdicts
         ],
         "broken": [],
     }
@@ -121,12 +123,19 @@ def _judge_remote(source: Source, store: Store, as_json: bool) -> None:
 
 
 def _judged_json(store: Store, entry: Entry, verdict: Verdict) -> dict[str, Any]:
-    return {**artifacts.to_json(store, entry), **_verdict_json(verdict)}
+    return {**artifacts.to_json(store, entry), **_verdict_json(entry.manifest, verdict)}
 
 
-def _verdict_json(verdict: Verdict) -> dict[str, Any]:
+def _notes(m: match.Described, verdict: Accepted) -> list[str]:
+    """What is less than ideal about an artifact that runs here."""
+    bundle = "a JIT-cache bundle: by allow_jit_cache=True alone"
+    notes = (verdict.note, bundle if m.backend == INDUCTOR_CACHE else None)
+    return [n for n in notes if n]
+
+
+def _verdict_json(m: match.Described, verdict: Verdict) -> dict[str, Any]:
     if isinstance(verdict, Accepted):
-        return {"verdict": "accepted", "reasons": [verdict.note] if verdict.note else []}
+        return {"verdict": "accepted", "reasons": _notes(m, verdict)}
     return {"verdict": "rejected", "reasons": list(verdict.reasons)}
 
 
@@ -145,7 +154,8 @@ def _print_machine(machine: Machine, where: str) -> None:
 def _print_verdict(m: match.Described, verdict: Verdict) -> None:
     name = f"{m.component} {m.signature.slug} {m.target.arch} {m.key[:12]}"
     if isinstance(verdict, Accepted):
-        click.echo(f"accepted  {name}{f'  ({verdict.note})' if verdict.note else ''}")
+        notes = "; ".join(_notes(m, verdict))
+        click.echo(f"accepted  {name}{f'  ({notes})' if notes else ''}")
         return
     click.echo(f"rejected  {name}")
     for reason in verdict.reasons:

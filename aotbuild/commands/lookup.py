@@ -14,6 +14,7 @@ import click
 
 from aotbuild import probe
 from aotbuild.cache.artifact import Entry
+from aotbuild.cache.backend import AOT
 from aotbuild.cache.card import precision, verified_on
 from aotbuild.cache.collection import INDEX, describe_entry
 from aotbuild.cache.coverage import Machine, select
@@ -128,8 +129,8 @@ def stored(store: Store) -> tuple[Item, ...]:
 
 
 def missing_units(recipe: Recipe, items: list[Item]) -> Iterator[str]:
-    """The units of the recipe that none of `items` is for."""
-    served = {i.component for i in items}
+    """The units of the recipe that none of `items` was compiled ahead of time for."""
+    served = {i.component for i in items if i.backend == AOT}
     for name, component in recipe.components.items():
         for method in component.methods:
             unit = name if method == "forward" else f"{name}.{method}"

@@ -9,6 +9,7 @@ import click
 
 from aotbuild import probe
 from aotbuild.cache.artifact import Entry
+from aotbuild.cache.backend import AOT
 from aotbuild.cache.fetch import fetch, fetch_index, fetch_records
 from aotbuild.cache.hub import Hub
 from aotbuild.cache.item import Item
@@ -66,7 +67,8 @@ def prefetch(
     check_trusted(chosen, trusted)
     opened = Store(store)
     for entry in _bring(Hub(), opened, lock.repository, lock.revision, chosen, as_json=as_json):
-        os.close(opened.open_library(entry))
+        if entry.manifest.backend == AOT:
+            os.close(opened.open_library(entry))
 
 
 def _bring(

@@ -14,6 +14,7 @@ import click
 from aotbuild.build.checkpoint import local_folder
 from aotbuild.build.pack import check_checkpoint
 from aotbuild.build.request import BuildRequest
+from aotbuild.cache.backend import AOT, BACKENDS
 from aotbuild.cache.weight_files import find_weights
 from aotbuild.commands.output import json_option, store_option
 from aotbuild.errors import ToolchainError, UsageError
@@ -42,6 +43,7 @@ class Arguments:
     quant: str | None
     scope: str
     component: tuple[str, ...]
+    backend: str = AOT
     dynamic: str | None
     checkpoint: str | None
     pack_weights: bool
@@ -86,6 +88,12 @@ _OPTIONS = (
         multiple=True,
         metavar="NAME",
         help="Only this one: vae.decode, or all of vae; may be given again.",
+    ),
+    click.option(
+        "--backend",
+        type=click.Choice(BACKENDS),
+        default=AOT,
+        help="Compile ahead of time, or bundle what torch.compile caches here.",
     ),
     click.option("--dynamic", metavar="WxH:WxH", help="One artifact for a range of resolutions."),
     click.option("--checkpoint", metavar="PATH|REPO", help="A fine-tune; its configs decide."),
@@ -148,6 +156,7 @@ def make_request(arguments: Arguments) -> BuildRequest:
         dynamic=dynamic,
         scope=arguments.scope,
         components=arguments.component,
+        backend=arguments.backend,
         checkpoint=arguments.checkpoint,
         pack_weights=arguments.pack_weights,
         store=arguments.store.expanduser(),

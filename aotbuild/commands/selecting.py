@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from aotbuild import probe
+from aotbuild.cache.backend import AOT
 from aotbuild.cache.coverage import Machine, select
 from aotbuild.cache.item import Item
 from aotbuild.errors import TargetError, UsageError
@@ -28,6 +29,7 @@ class Selection:
     component: str | None
     gpu: str | None
     resolution: str | None
+    with_jit_cache: bool = False
 
     @property
     def empty(self) -> bool:
@@ -52,7 +54,13 @@ class Selection:
             machine=None if self.gpu is None else machine_of(self.gpu),
             size=None if self.resolution is None else size_of(self.resolution),
         )
-        chosen = tuple(sorted(found, key=lambda i: i.folder))
+        named = sorted(found, key=lambda i: i.folder)
+        chosen = tuple(i for i in named if self.with_jit_cache or i.backend == AOT)
+        if len(chosen) < len(named):
+            left = f"{len(named) - len(chosen)} JIT-cache bundles, which hold pickles, are left out"
+            if not chosen:
+                raise UsageError(f"{left}, and there is nothing else: type --with-jit-cache too.")
+            click.echo(f"{left}; --with-jit-cache takes them along.", err=True)
         if not chosen:
             raise UsageError(
                 f"{where} has {len(items)} artifacts, and none that all of these options name. "
@@ -67,6 +75,9 @@ _OPTIONS = (
     click.option("--component", metavar="NAME", help='Those of this component: "unet", "vae".'),
     click.option("--gpu", metavar="NAME|sm_XY|auto|cpu", help="Those that run on it."),
     click.option("--resolution", metavar="WxH", help="Those that serve this size in pixels."),
+    click.option(
+        "--with-jit-cache", is_flag=True, help="JIT-cache bundles too, which hold pickles."
+    ),
 )
 
 

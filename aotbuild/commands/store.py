@@ -105,11 +105,13 @@ def _facts(entry: Entry) -> list[tuple[str, Any]]:
     needs = [f"torch {target.torch}", target.system, target.processor]
     needs += [f"GLIBC {target.glibc}"] if target.glibc else []
     needs += [f"GLIBCXX {target.glibcxx}"] if target.glibcxx else []
-    packed = f"{human_bytes(m.package.bytes)}, library {human_bytes(m.library.bytes)}"
+    packed = human_bytes(m.package.bytes)
+    packed += f", library {human_bytes(m.library.bytes)}" if m.library is not None else ""
     rules = sorted({c.rule for c in m.constants})
     facts: list[tuple[str, Any]] = [
         ("key", m.key),
         ("path", entry.folder),
+        ("backend", m.backend),
         ("component", f"{m.component} ({m.module.class_name}.{m.method}, {m.scope})"),
         ("precision", m.precision),
         ("target", f"{target.arch} ({', '.join(needs)})"),

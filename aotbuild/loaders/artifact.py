@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from aotbuild.cache.backend import AOT
 from aotbuild.cache.manifest import Manifest
 from aotbuild.errors import IntegrityError
 from aotbuild.loaders.arguments import BRING
@@ -20,7 +21,7 @@ from aotbuild.loaders.constants import Binding
 from aotbuild.loaders.outputs import Output, output_class
 from aotbuild.loaders.packed import PackedBinding
 from aotbuild.loaders.rules import INT8_ROWS
-from aotbuild.loaders.runner import Runner
+from aotbuild.loaders.running import Code
 from aotbuild.loaders.signature import Call
 
 _INPUT_ALIGNMENT_BYTES = 16
@@ -45,7 +46,7 @@ class Artifact:
         self,
         manifest: Manifest,
         component: Component,
-        runner: Runner,
+        runner: Code,
         device: torch.device,
         *,
         verified: bool,
@@ -89,6 +90,11 @@ class Artifact:
     def quantized(self) -> bool:
         """Whether it computes with int8 weights."""
         return any(c.rule == INT8_ROWS for c in self.manifest.constants)
+
+    @property
+    def jit_counts(self) -> dict[str, int] | None:
+        """Of a bundle, what its compiling found in the caches, see `jit`; None of others."""
+        return None if self.manifest.backend == AOT else dict(getattr(self._runner, "counts", {}))
 
     def bind(self) -> str | None:
         """Bind it, timed; None, or why eager's tensors don't fit."""

@@ -5,7 +5,6 @@ Whether they fit was judged before, by their manifests.
 
 from __future__ import annotations
 
-import ctypes
 import time
 from dataclasses import dataclass
 
@@ -16,12 +15,13 @@ from aotbuild.cache import match
 from aotbuild.cache.artifact import Entry
 from aotbuild.errors import AotbuildError
 from aotbuild.loaders.artifact import Artifact
+from aotbuild.loaders.code import Opened, open_code
 from aotbuild.loaders.component import Component
 from aotbuild.loaders.dispatch import Dispatcher
 from aotbuild.loaders.loaded import Rejection
 from aotbuild.loaders.options import Options
 from aotbuild.loaders.packed import map_constants
-from aotbuild.loaders.runner import Runner, open_library
+from aotbuild.loaders.running import Code
 from aotbuild.loaders.source import rejection
 from aotbuild.loaders.swap import Swap
 from aotbuild.loaders.tally import Tally
@@ -31,9 +31,9 @@ from aotbuild.target import Target
 
 @dataclass(frozen=True, slots=True)
 class _Code:
-    """An artifact's library, and whether a record vouches for it here."""
+    """What gives each module its own container, and whether a record vouches for it here."""
 
-    library: ctypes.CDLL
+    bound: Opened
     verified: bool
 
 
@@ -48,11 +48,11 @@ class Assembler:
     def make(self, entry: Entry, component: Component, machine: Target) -> Artifact | Rejection:
         """The artifact mapped and bound, or why it can't be."""
         manifest, options = entry.manifest, self._options
-        runner: Runner | None = None
+        runner: Code | None = None
         try:
             started = time.perf_counter()
-            code = self._open(entry, machine)
-            runner = Runner(code.library, component.device, options.num_runners)
+            code = self._open(entry, component, machine)
+            runner = code.bound(component)
             opened = time.perf_counter()
             constants = self._constants(entry, component)
             weights_s = time.perf_counter() - opened
@@ -79,14 +79,13 @@ class Assembler:
             return rejection(entry, [f"The module's weights don't fit: {unfit}."])
         return artifact
 
-    def _open(self, entry: Entry, machine: Target) -> _Code:
+    def _open(self, entry: Entry, component: Component, machine: Target) -> _Code:
         manifest = entry.manifest
         if manifest.key not in self._codes:
-            descriptor = self._options.store.open_library(entry)
-            library = open_library(manifest.library.sha256, descriptor)
+            bound = open_code(entry, component.device, self._options)
             records = self._options.store.verifications(entry)
             verified = match.verified(manifest, machine, records=records)
-            self._codes[manifest.key] = _Code(library, verified)
+            self._codes[manifest.key] = _Code(bound, verified)
         return self._codes[manifest.key]
 
     def _constants(self, entry: Entry, component: Component) -> dict[str, Tensor] | None:

@@ -126,11 +126,12 @@ def judged(
             continue
         manifest, here = entry.manifest, facts(entry)
         records = records_of(entry, options.store)
-        verdict = match.judge(manifest, here, machine, records=records, trial=options.trial)
+        how = {"trial": options.trial, "bundles": options.bundles}
+        verdict = match.judge(manifest, here, machine, records=records, **how)
         if isinstance(verdict, Rejected):
             # Versions only word a refusal, and reading them takes as long as binding a UNet.
             here = replace(here, versions=probe.versions())
-            verdict = match.judge(manifest, here, machine, records=records, trial=options.trial)
+            verdict = match.judge(manifest, here, machine, records=records, **how)
         if isinstance(verdict, Rejected):
             found.turn_down(entry, verdict.reasons)
         elif options.require_verified and not match.verified(manifest, machine, records=records):

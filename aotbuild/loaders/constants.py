@@ -13,7 +13,7 @@ from aotbuild.cache.manifest import Constant
 from aotbuild.errors import IntegrityError
 from aotbuild.loaders.judging import Judge, Verdict, dtype_name
 from aotbuild.loaders.rules import CONCAT, INT8_ROWS, REAL, STORED, pick
-from aotbuild.loaders.runner import Runner
+from aotbuild.loaders.running import Code
 from aotbuild.loaders.strides import same_strides
 from aotbuild.loaders.watch import Watch, watch
 from aotbuild.loaders.weights import Slot, Weights
@@ -39,7 +39,7 @@ class Binding:
         self,
         plan: tuple[Constant, ...],
         weights: Weights,
-        runner: Runner,
+        runner: Code,
         device: torch.device,
         precision: str,
     ) -> None:

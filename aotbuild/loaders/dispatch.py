@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from aotbuild.errors import LoadError, SignatureMismatch
+from aotbuild.errors import CompileError, LoadError, SignatureMismatch
 from aotbuild.loaders import advice
 from aotbuild.loaders.arguments import BRING, first_tensor, refusal
 from aotbuild.loaders.artifact import Artifact
@@ -188,16 +188,18 @@ class Dispatcher:
                     inputs = artifact.inputs(call)
                     if inputs is None:
                         return Miss("call", "an input has no memory of its own")
-                    answer = artifact.run(inputs)
+                    try:
+                        answer = artifact.run(inputs)
+                    except CompileError as e:
+                        artifact.disabled = str(e)
+                        return Miss("disabled", artifact.disabled)
                     self._hit(artifact)
                     return answer
             finally:
                 gate.leave()
             with gate.alone():
-                if not self.released and not binding.current():
-                    reason = binding.refit()
-                    if reason is not None:
-                        return Miss("weights", f"the weights don't fit: {reason}")
+                if not self.released and not binding.current() and binding.refit() is not None:
+                    return Miss("weights", f"the weights don't fit: {binding.unfit}")
         return Miss("weights", "the weights change from one moment to the next")
 
     def _compare(self, artifact: Artifact, answer: Any, args: tuple[Any, ...], kwargs: Any) -> Any:

@@ -47,6 +47,7 @@ def load(
     trusted_keys: Sequence[str | PathLike[str]] | None = None,
     owners: Sequence[str] | None = None,
     scope: Literal["full", "regional"] | None = None,
+    allow_jit_cache: bool = False,
 ) -> Loaded:
     """Swap compiled artifacts into `pipeline`, for every component that one fits.
 
@@ -83,6 +84,9 @@ def load(
             `$AOTBUILD_ALLOWED_OWNERS`, or all.
         scope: "full" for artifacts of whole components alone; "regional" for those of repeated
             blocks, where `source` has some of a component.
+        allow_jit_cache: take JIT-cache bundles too, for calls that nothing compiled ahead of time
+            serves. They hold pickles, which run code while they are read: whoever made or sent them
+            is trusted entirely. Their files are added to this process's Inductor and Triton caches.
 
     Returns:
         What was loaded, with `report`, `metrics`, `refresh` and `restore`.
@@ -108,6 +112,7 @@ def load(
         quant=quant,
         frees=fallback == "error",
         scope=scope,
+        bundles=allow_jit_cache,
     )
     opened = open_source(
         source, revision, allow_unpinned=allow_unpinned, keys=trusted_keys, owners=owners
@@ -128,6 +133,7 @@ def load_on_trial(pipeline: object, store: Path, key: str) -> Loaded:
         num_runners=1,
         strict=True,
         trial=True,
+        bundles=True,
     )
     entry = Store(store).find(key)
     label, scope = entry.manifest.component, entry.manifest.scope

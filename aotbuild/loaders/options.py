@@ -29,6 +29,7 @@ class Options:
     trial: bool = False
     frees: bool = False
     scope: str | None = None
+    bundles: bool = False
 
     def __post_init__(self) -> None:
         """Refuse with a UsageError what can't be meant, before any work."""

@@ -21,7 +21,7 @@ from aotbuild.errors import IntegrityError
 from aotbuild.loaders.constants import Binding
 from aotbuild.loaders.judging import Verdict
 from aotbuild.loaders.rules import STORED
-from aotbuild.loaders.runner import Runner
+from aotbuild.loaders.running import Code
 from aotbuild.loaders.weights import Slot, Weights
 
 _ROUNDINGS = 8
@@ -97,7 +97,7 @@ class PackedBinding(Binding):
         packed: Mapping[str, Tensor],
         plan: tuple[Constant, ...],
         weights: Weights,
-        runner: Runner,
+        runner: Code,
         device: torch.device,
         precision: str,
     ) -> None:

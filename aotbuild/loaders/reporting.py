@@ -6,9 +6,10 @@ Every function takes the units of one name.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from aotbuild.cache.backend import AOT
 from aotbuild.cache.quantization import quantization
 from aotbuild.loaders.artifact import Artifact
 from aotbuild.loaders.unit import Unit
@@ -86,6 +87,7 @@ def _artifact_json(found: Sequence[Artifact]) -> dict[str, Any]:
         "unfit": next((a.binding.unfit for a in found if a.binding.unfit), None),
         "blocks": len(found) if first.manifest.scope != "full" else None,
         "hits": sum(a.hits for a in found),
+        "jit_cache": _jit_counts(found),
         "load_s": sum(a.load_s for a in found),
         "weights_s": sum(a.weights_s for a in found),
         "bind_s": sum(a.bind_s for a in found),
@@ -96,13 +98,33 @@ def _artifact_line(found: Sequence[Artifact], *, blocks: bool) -> str:
     manifest = found[0].manifest
     kind = "dynamic" if manifest.signature.dynamic else "exact"
     kind += f" {manifest.precision}{' int8' if found[0].quantized else ''}"
+    kind += " jit-cache" if manifest.backend != AOT else ""
     kind += " packed" if manifest.packed is not None else ""
     kind += f" in {len(found)} blocks" if blocks else ""
     seconds = sum(a.load_s + a.weights_s + a.bind_s for a in found)
     return (
         f"  {found[0].key} {kind}, {next(manifest.signature.sizes(), 'no tensors')}, "
         f"{_trust(found)}; loaded and bound in {seconds * 1e3:.0f} ms; "
-        f"{sum(a.hits for a in found)} calls"
+        f"{sum(a.hits for a in found)} calls{_cache_use(_jit_counts(found))}"
+    )
+
+
+def _jit_counts(found: Sequence[Artifact]) -> dict[str, int] | None:
+    """Of a bundle, what compiling found in the caches, see `jit.COUNTED`; None of others."""
+    counts = [c for a in found if (c := a.jit_counts) is not None]
+    return {name: sum(c[name] for c in counts) for name in counts[0]} if counts else None
+
+
+def _cache_use(counts: Mapping[str, int] | None) -> str:
+    if counts is None:
+        return ""
+    if not any(counts.values()):
+        return "; nothing was looked up in Inductor's caches yet"
+    bypasses = counts["graph_bypasses"] + counts["autograd_bypasses"]
+    return (
+        f"; Inductor's cache of graphs: {counts['graph_hits']} hits, {counts['graph_misses']} "
+        f"misses; AOTAutograd's: {counts['autograd_hits']} hits, {counts['autograd_misses']} misses"
+        + (f"; {bypasses} went past them" if bypasses else "")
     )
 
 

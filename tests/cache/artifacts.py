@@ -9,6 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from aotbuild.cache.backend import AOT, INDUCTOR_CACHE, CompileSettings
+from aotbuild.cache.bundle import BUNDLE
 from aotbuild.cache.files import FileRecord, Packed, Parameter, weights_part
 from aotbuild.cache.key import PART_NAMES, key_of, make_parts
 from aotbuild.cache.manifest import Constant, Manifest, ModuleIdentity
@@ -40,6 +42,7 @@ GPU = Target(
     glibcxx="3.4.22",
     shared_memory_bytes=65536,
 )
+CACHES = {"inductor/fxgraph/ab/fab/cde": b"a graph", "inductor/2x/c2x.main.so": b"\x7fELF"}
 CONFIG: dict[str, Any] = {"act_fn": "silu", "block_out_channels": [32, 64], "sample_size": 8}
 
 
@@ -99,10 +102,14 @@ def make_manifest(
     values = {name: {"of": name} for name in PART_NAMES} | {"versions": {"diffusers": "0.42.1"}}
     packed: Packed | None = changes.get("packed")
     weights = {"weights": weights_part(packed and packed.digest)}
-    parts = make_parts(values | {"options": {"salt": salt}} | weights)
+    bundle = changes.get("backend") == INDUCTOR_CACHE
+    settings = CompileSettings(dynamic=False, options={"salt": salt}).to_part()
+    options = {"options": settings if bundle else {"salt": salt}}
+    parts = make_parts(values | options | weights)
     fields: dict[str, Any] = {
         "format": 1,
         "key": key_of(parts),
+        "backend": AOT,
         "parts": parts,
         "component": "unet",
         "method": "forward",
@@ -139,6 +146,8 @@ def make_manifest(
         "provenance": {"across": False},
         "verification": (),
     }
+    if bundle:
+        fields |= {"library": None, "package": replace(fields["package"], name=BUNDLE)}
     return Manifest(**{**fields, **changes})
 
 
@@ -168,6 +177,17 @@ def stage(
     if packed is not None:
         (folder / "constants.safetensors").write_bytes(packed)
     record = replace(draft.package, sha256=sha256(data), bytes=len(data))
+    (folder / "manifest.json").write_bytes(replace(draft, package=record).to_bytes())
+    return folder
+
+
+def stage_bundle(root: Path, files: Mapping[str, bytes] = CACHES, **changes: Any) -> Path:
+    """A whole JIT-cache bundle below `root`; `files` by name in its archive."""
+    draft = make_manifest(backend=INDUCTOR_CACHE, **changes)
+    folder = root / draft.folder
+    folder.mkdir(parents=True)
+    data = write_zip(folder / BUNDLE, files).read_bytes()
+    record = FileRecord(name=BUNDLE, sha256=sha256(data), bytes=len(data))
     (folder / "manifest.json").write_bytes(replace(draft, package=record).to_bytes())
     return folder
 

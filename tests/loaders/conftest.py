@@ -142,6 +142,7 @@ OPTIONS = (
     "checkpoint",
     "quant",
     "scope",
+    "allow_jit_cache",
 )
 
 

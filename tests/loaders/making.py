@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from aotbuild import probe
 from aotbuild.build.pack import parameters_of, write_constants
+from aotbuild.cache.backend import AOT
 from aotbuild.cache.files import FileRecord, Packed, weights_part
 from aotbuild.cache.key import PART_NAMES, key_of, make_parts
 from aotbuild.cache.manifest import Constant, Manifest
@@ -141,6 +142,7 @@ def write_artifact(
         name = next(n for n in archive.namelist() if n.endswith(".so"))
         library = archive.read(name)
     fields: dict[str, Any] = {
+        "backend": AOT,
         "component": component,
         "method": method,
         "scope": "full",
