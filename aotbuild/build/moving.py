@@ -102,7 +102,7 @@ def inner_sizes(low: Size, high: Size, multiple_px: int) -> tuple[Size, Size]:
     all), so each dimension of a recorded call follows exactly one of them.
 
     Raises:
-        RecipeError: low isn't below high, or is a single step, or there are too few sizes to tell.
+        RecipeError: low isn't below high, or the range has too few sizes to tell.
     """
     for edge in (*low, *high):
         if edge % multiple_px:
@@ -110,11 +110,10 @@ def inner_sizes(low: Size, high: Size, multiple_px: int) -> tuple[Size, Size]:
     (w0, h0), (w1, h1) = low, high
     if w0 > w1 or h0 > h1 or low == high:
         raise RecipeError(f"Range {w0}x{h0}:{w1}x{h1} is empty; write smallest:largest.")
-    _check_steps(low, high, multiple_px)
     widths, heights = _choices(w0, w1, multiple_px), _choices(h0, h1, multiple_px)
     candidates = [((a, c), (b, d)) for a, b, c, d in product(widths, widths, heights, heights)]
     # The first is the export's example, and a moving number that is 1 there would stay 1.
-    several = [pair for pair in candidates if min(pair[0]) > multiple_px]
+    several = [p for p in candidates if _several_steps(p[0], low, high, multiple_px)]
     found = max(several or candidates, key=lambda pair: _separation(pair, low, high))
     if _separation(found, low, high) == 0:
         raise RecipeError(
@@ -124,21 +123,9 @@ def inner_sizes(low: Size, high: Size, multiple_px: int) -> tuple[Size, Size]:
     return found
 
 
-def _check_steps(low: Size, high: Size, multiple_px: int) -> None:
-    """Refuse a range that begins at a single step, where it moves.
-
-    A UNet's innermost image is then one element wide, and `torch.export` takes a dimension of 1 for
-    one that never changes.
-    """
-    edges = zip(low, high, strict=True)
-    width, height = (max(a, 2 * multiple_px) if a != b else a for a, b in edges)
-    if (width, height) != low:
-        begin, end = f"{width}x{height}", f"{high[0]}x{high[1]}"
-        raise RecipeError(
-            f"Range {low[0]}x{low[1]}:{end} begins at a single step of {multiple_px} pixels, for "
-            f"which torch.export makes code of its own. The smallest that works is {begin}: write "
-            f"--dynamic {begin}:{end}, and build smaller sizes for themselves."
-        )
+def _several_steps(size: Size, low: Size, high: Size, step: int) -> bool:
+    """Whether each edge of `size` that moves within low..high is more than one step."""
+    return all(n > step for n, a, b in zip(size, low, high, strict=True) if a != b)
 
 
 def _other_lengths(lengths: dict[str, LengthRecipe], ratios: Iterable[Fraction]) -> dict[str, int]:
