@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from artifacts import CPU, stage, stage_bundle
 from hub_state import SmallHub
 
@@ -26,7 +27,8 @@ def store(tmp_path: Path) -> Store:
     """One artifact compiled ahead of time, of the UNet, and a bundle, of the VAE."""
     found = Store(tmp_path / "store")
     for make, component in ((stage, "unet"), (stage_bundle, "vae.decode")):
-        changes = {"recipe": RECIPE, "target": replace(CPU, arch=cpu_level())}
+        here = replace(CPU, arch=cpu_level(), torch=torch.__version__)
+        changes = {"recipe": RECIPE, "target": here}
         with found.staging() as root:
             found.add(make(root, component=component, **changes))
     return found
