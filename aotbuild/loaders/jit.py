@@ -12,10 +12,15 @@ Private names of torch stand here, tried on torch 2.13.0 and 2.14.1:
 - `torch._inductor.cpp_builder`: the command that names a compiled C++ file, paths among it,
   https://github.com/pytorch/pytorch/blob/v2.13.0/torch/_inductor/cpp_builder.py
 - `torch.fx.experimental._config.use_duck_shape`: equal extents needn't stay equal.
+- the keys of both caches are digests of pickles, and a `torch.memory_format` is pickled as
+  "torch.contiguous_format" of whichever module imported torch first: in a service its own, so that
+  no other process would ever hit. Here it is pickled as "contiguous_format" of torch,
+  https://github.com/pytorch/pytorch/blob/v2.13.0/torch/_subclasses/fake_tensor.py
 """
 
 from __future__ import annotations
 
+import copyreg
 import hashlib
 import importlib
 from collections.abc import Callable, Mapping, Sequence
@@ -44,6 +49,9 @@ FIXED_OPTIONS: dict[str, Any] = {
 }
 
 Compiled: TypeAlias = Callable[[nn.Module, Callable[..., Any], dict[str, Any]], Any]
+
+# For good, as compiling may go on in several threads; such pickles are read anywhere.
+copyreg.pickle(torch.memory_format, lambda found: str(found).removeprefix("torch."))
 
 _shape_config: Any = importlib.import_module("torch.fx.experimental._config")
 
