@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from artifacts import stage
 from hub_fixtures import settings, small_hub
 from hub_state import SmallHub
 from tiny import Tiny, image, run_aotbuild
 
 import aotbuild
+from aotbuild.cache.collection import INDEX
 
 __all__ = ["small_hub"]
 
@@ -50,7 +52,10 @@ def test_picture_is_the_same_when_artifacts_come_from_a_collection(
     expected = image(pipeline)
     loaded.restore()
     environment = {**os.environ, **settings(small_hub, tmp_path)}
+    other = tmp_path / "other"
+    stage(other, component="unet", recipe={"name": "other"})  # of another model
     for command in (
+        ("push", NAME, "--all", "--store", str(other)),
         ("push", NAME, "--recipe", "tiny", "--store", str(tiny.store)),
         ("lock", NAME, "--out", str(tmp_path / "aotbuild.lock")),
         ("prefetch", str(tmp_path / "aotbuild.lock"), "--store", str(tmp_path / "prefetched")),
@@ -63,8 +68,13 @@ def test_picture_is_the_same_when_artifacts_come_from_a_collection(
     ours = {**environment, "AOTBUILD_STORE": str(tmp_path / "empty")}
     picture = serve(ours, f"{NAME!r}, revision={commit!r}", tmp_path / "hub.npy")
     assert np.array_equal(picture, expected)
-    folders = {str(Path(f).parent) for f in small_hub.fetched()} - {"."}
-    assert len(folders) == len(tiny.document["artifacts"])
+    index, *files = small_hub.fetched()
+    folders = [Path(a["path"]).relative_to(tiny.store) for a in tiny.document["artifacts"]]
+    wanted = [
+        f"{f.as_posix()}/{name}" for f in folders for name in ("manifest.json", "package.pt2")
+    ]
+    assert index == INDEX
+    assert sorted(files) == sorted(wanted)
 
     small_hub.log.clear()
     offline = {

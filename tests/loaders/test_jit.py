@@ -10,18 +10,31 @@ import zipfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 import torch._inductor.config as inductor
+from hub_fixtures import small_hub
+from hub_state import SmallHub
 from torch import nn
 
 import aotbuild
+from aotbuild.cache.artifact import Entry
+from aotbuild.cache.bundle import BUNDLE
+from aotbuild.cache.card import Facts
+from aotbuild.cache.collection import INDEX
+from aotbuild.cache.hub import Hub
+from aotbuild.cache.publish import publish
 from aotbuild.errors import NoArtifactError
 
 from . import jitting, nets
 from .conftest import Kit
+
+__all__ = ["small_hub"]
+
+NAME = "org/nets"
 
 # What torch's own compiler warns of, once a process.
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script_method`:DeprecationWarning")
@@ -170,6 +183,26 @@ def test_artifact_compiled_ahead_of_time_serves_first_when_there_is_one(
     hits = loaded.metrics()["net"]["hits"]
     assert hits[own.key[:12]] == 1
     assert sorted(hits.values()) == [0, 1]
+
+
+def test_bundle_is_fetched_from_a_collection_when_it_is_allowed_and_not_before(
+    small_hub: SmallHub, kit: Kit, archive: Path, fresh: Path, tmp_path: Path
+) -> None:
+    manifest = jitting.write_bundle(kit.store, archive)
+    entries = [e for e in kit.store.entries() if isinstance(e, Entry)]
+    commit = publish(Hub(pause_s=0.01), NAME, entries, Facts()).commit
+    pipeline = SimpleNamespace(net=nets.net())
+    for allow in (False, True):
+        small_hub.log.clear()
+        loaded = aotbuild.load(
+            pipeline, NAME, revision=commit, store=tmp_path / "here", allow_jit_cache=allow
+        )
+        fetched = [f for f in small_hub.fetched() if f != INDEX]
+        assert fetched == [f"{manifest.folder}/{n}" for n in (BUNDLE, "manifest.json") if allow]
+        assert ("holds pickles" in loaded.report()) is not allow
+    run(pipeline.net)
+    assert counts(loaded)["graph_hits"] == 1
+    loaded.restore()
 
 
 def test_bundle_is_turned_down_when_the_cpu_lacks_an_instruction(
