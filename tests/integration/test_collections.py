@@ -65,7 +65,8 @@ def test_picture_is_the_same_when_artifacts_come_from_a_collection(
     commit = small_hub.repos[NAME].head
 
     small_hub.log.clear()
-    ours = {**environment, "AOTBUILD_STORE": str(tmp_path / "empty")}
+    service = settings(small_hub, tmp_path / "service")  # a client that has cached nothing yet
+    ours = {**environment, **service, "AOTBUILD_STORE": str(tmp_path / "empty")}
     picture = serve(ours, f"{NAME!r}, revision={commit!r}", tmp_path / "hub.npy")
     assert np.array_equal(picture, expected)
     index, *files = small_hub.fetched()
