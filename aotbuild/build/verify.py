@@ -106,9 +106,13 @@ def verify(store: Path, key: str, *, seed: int = 0) -> dict[str, Any]:
 
 
 def all_hit(caches: Mapping[str, int]) -> bool:
-    """Whether a bundle gave all that a start looked for; so does what looked for nothing."""
-    misses = sum(n for name, n in caches.items() if not name.endswith("_hits"))
-    return not caches or (misses == 0 and sum(caches.values()) > 0)
+    """Whether a bundle gave every graph that a start looked for; so does what isn't a bundle.
+
+    What AOTAutograd's cache lacks (of a range one entry, looked up under other guards) is traced
+    again, and its graphs are then found in Inductor's.
+    """
+    missed = caches and (caches["graph_misses"] or caches["graph_bypasses"])
+    return not caches or (not missed and caches["graph_hits"] > 0)
 
 
 def check_record(record: dict[str, Any], component: str) -> None:
