@@ -4,7 +4,7 @@ Runs what `dispatch` found covered, on weights that `constants` found as they we
 bundle's own form `cache.bundle` knows. Builds call the same code, so that the first call of a
 service asks for just the entries that the build left.
 
-Private names of torch stand here, tried on torch 2.13.0 and 2.14.1:
+Private names of torch stand here, tried on torch 2.11.0, 2.13.0 and 2.14.1:
 - `torch._dynamo.utils.counters`: hits and misses of Inductor's cache of graphs and AOTAutograd's,
   https://github.com/pytorch/pytorch/blob/v2.13.0/torch/_inductor/codecache.py
 - `torch._inductor.runtime.cache_dir_utils`: where this process has its caches,
@@ -46,6 +46,8 @@ FIXED_OPTIONS: dict[str, Any] = {
     "cpp.dynamic_threads": True,
     # A start would compile the headers again, though it has every library that needs them.
     "cpp_cache_precompile_headers": False,
+    # A process that compiled ahead of time before has something left here, which is in the keys.
+    "aot_inductor.metadata": {},
 }
 
 Compiled: TypeAlias = Callable[[nn.Module, Callable[..., Any], dict[str, Any]], Any]

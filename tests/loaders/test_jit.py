@@ -201,7 +201,7 @@ def test_bundle_is_fetched_from_a_collection_when_it_is_allowed_and_not_before(
         assert fetched == [f"{manifest.folder}/{n}" for n in (BUNDLE, "manifest.json") if allow]
         assert ("holds pickles" in loaded.report()) is not allow
     run(pipeline.net)
-    assert counts(loaded)["graph_hits"] == 1
+    assert counts(loaded)["graph_hits"] == 1, loaded.report()
     loaded.restore()
 
 
