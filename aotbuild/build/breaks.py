@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from aotbuild.build.calls import RecordedCall
+from aotbuild.cache.backend import INDUCTOR_CACHE
 
 _SHOWN = 3
 
@@ -34,7 +35,8 @@ def explain_break(
     said = " ".join(str(error).split())[:600].rstrip(".")
     return (
         f"{recorded.unit} ({recorded.identity.class_name}) can't be exported: {where}: "
-        f"{type(error).__name__}: {said}. {_way_out(module, recorded, blocks, error)}"
+        f"{type(error).__name__}: {said}. {_way_out(module, recorded, blocks, error)} A bundle of "
+        f"torch.compile's caches, `--backend {INDUCTOR_CACHE}`, takes it as it is."
     )
 
 
