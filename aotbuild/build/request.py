@@ -9,6 +9,7 @@ from typing import Any
 
 from aotbuild.cache.backend import AOT
 from aotbuild.cache.signature import Signature
+from aotbuild.cache.units import is_unit_of
 from aotbuild.errors import UsageError
 from aotbuild.recipe import Recipe
 
@@ -114,16 +115,14 @@ def chosen(planned: Iterable[Planned], components: Sequence[str]) -> list[Planne
         UsageError: the pipeline calls none by such a name.
     """
     every = list(planned)
-    found = [p for p in every if not components or any(_is_of(p, name) for name in components)]
+    found = [
+        p for p in every if not components or any(is_unit_of(p.component, c) for c in components)
+    ]
     for name in components:
-        if not any(_is_of(p, name) for p in found):
+        if not any(is_unit_of(p.component, name) for p in found):
             units = ", ".join(dict.fromkeys(p.component for p in every))
             raise UsageError(f"--component {name}: this recipe's pipeline calls {units}.")
     return found
-
-
-def _is_of(planned: Planned, name: str) -> bool:
-    return planned.component == name or planned.component.startswith(f"{name}.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from aotbuild.cache.backend import INDUCTOR_CACHE, PACKAGES
-from aotbuild.cache.library import BROKEN, archive_of, check_digest, open_file, read_member
+from aotbuild.cache.library import BROKEN, open_archive, read_member
 from aotbuild.cache.manifest import Manifest
 from aotbuild.errors import IntegrityError, LoadError
 
@@ -47,12 +47,10 @@ def open_bundle(folder: Path, manifest: Manifest) -> Iterator[zipfile.ZipFile]:
     Raises:
         IntegrityError: another digest, not a zip, or a member that has no business in it.
     """
-    where = folder / manifest.package.name
-    with os.fdopen(open_file(folder, manifest.package.name), "rb") as file:
-        check_digest(file.fileno(), manifest.package, where)
-        with archive_of(file, where) as archive:
-            check_bundle(archive.infolist(), manifest.package.bytes, where)
-            yield archive
+    record = manifest.package
+    with open_archive(folder, record) as archive:
+        check_bundle(archive.infolist(), record.bytes, folder / record.name)
+        yield archive
 
 
 def check_bundle(members: list[zipfile.ZipInfo], size_bytes: int, where: Path) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from aotbuild.cache.item import Item
+from aotbuild.cache.units import is_unit_of
 from aotbuild.target import Accepted, Verdict, judge
 
 _RANGE = re.compile(r"(\d+)x(\d+)(?::(\d+)x(\d+))?")
@@ -68,11 +69,10 @@ def select(
     """
     prefixes = tuple(k.strip().lower() for k in keys)
     for item in items:
-        unit = item.component
         if (
             (not prefixes or item.key.startswith(prefixes))
             and recipe in (None, item.covers.recipe)
-            and (component is None or unit == component or unit.startswith(f"{component}."))
+            and (component is None or is_unit_of(item.component, component))
             and (size is None or serves(item, *size))
             and (machine is None or isinstance(machine.judge(item), Accepted))
         ):

@@ -84,11 +84,22 @@ def open_package(folder: Path, manifest: Manifest) -> Iterator[zipfile.ZipFile]:
     Raises:
         IntegrityError: another digest, not a zip, or a member that has no business in it.
     """
-    where = folder / manifest.package.name
-    with os.fdopen(open_file(folder, manifest.package.name), "rb") as file:
-        check_digest(file.fileno(), manifest.package, where)
+    with open_archive(folder, manifest.package) as archive:
+        check_members(archive.infolist(), library_of(manifest), folder / manifest.package.name)
+        yield archive
+
+
+@contextmanager
+def open_archive(folder: Path, record: FileRecord) -> Iterator[zipfile.ZipFile]:
+    """The zip archive that `record` is of, hashed; what is in it the caller checks.
+
+    Raises:
+        IntegrityError: another digest, or not a zip.
+    """
+    where = folder / record.name
+    with os.fdopen(open_file(folder, record.name), "rb") as file:
+        check_digest(file.fileno(), record, where)
         with archive_of(file, where) as archive:
-            check_members(archive.infolist(), library_of(manifest), where)
             yield archive
 
 

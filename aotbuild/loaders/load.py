@@ -17,6 +17,7 @@ from torch import nn
 
 from aotbuild.cache.artifact import Entry
 from aotbuild.cache.store import Store
+from aotbuild.cache.units import is_unit_of
 from aotbuild.errors import NoArtifactError, ReleasedError, UsageError
 from aotbuild.loaders.component import device_of, is_weightless
 from aotbuild.loaders.fitting import fit_module
@@ -24,7 +25,7 @@ from aotbuild.loaders.loaded import Loaded, Rejection
 from aotbuild.loaders.opening import open_source
 from aotbuild.loaders.options import Options, named_store
 from aotbuild.loaders.remote import Remote, fetched
-from aotbuild.loaders.source import Wanted, is_unit_of, listed, wanted_units
+from aotbuild.loaders.source import Wanted, listed, wanted_units
 from aotbuild.loaders.unit import Unit
 
 _log = logging.getLogger(__name__)

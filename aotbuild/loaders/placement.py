@@ -19,7 +19,7 @@ from typing import Any
 
 from torch import Tensor
 
-Compare = Callable[[int, int, int, int], int]
+Compare = Callable[[Any, int, Any, bool], int]
 """`AotbuildPlacement`: (handles, their count, record, whether to compare) -> 0 for equal."""
 
 _WORD = ctypes.sizeof(ctypes.c_void_p)
@@ -60,13 +60,11 @@ def _compiled(
     """The handles point into `tensors`, which the answer keeps alive with them."""
     words = sum(3 + 2 * t.dim() for t in tensors)
     record = (ctypes.c_int64 * words)()
-    count, here, there = len(handles), ctypes.addressof(handles), ctypes.addressof(record)
-    if compare(here, count, there, False):
+    if compare(handles, len(tensors), record, False):
         raise RuntimeError("a tensor without memory")
-    held = tensors, handles, record
 
     def unchanged() -> bool:
-        return held is not None and not compare(here, count, there, True)
+        return not compare(handles, len(tensors), record, True)
 
     return unchanged
 

@@ -23,6 +23,7 @@ from aotbuild.cache.lockfile import Lock
 from aotbuild.cache.match import ModuleFacts
 from aotbuild.cache.pinning import pinned
 from aotbuild.cache.seals import distrust
+from aotbuild.cache.units import is_unit_of
 from aotbuild.canonical import digest
 from aotbuild.errors import AotbuildError, ArtifactError, StoreError
 from aotbuild.loaders.choosing import (
@@ -39,7 +40,7 @@ from aotbuild.loaders.component import is_weightless, precision_of
 from aotbuild.loaders.kinds import judge_blocks
 from aotbuild.loaders.loaded import Rejection
 from aotbuild.loaders.options import Options
-from aotbuild.loaders.source import Offer, is_unit_of, wanted_units
+from aotbuild.loaders.source import Offer, wanted_units
 from aotbuild.loaders.state import identify, is_hooked, module_state
 from aotbuild.loaders.swap import check_free
 

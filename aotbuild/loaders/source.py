@@ -13,6 +13,7 @@ from torch import nn
 from aotbuild.cache.artifact import Broken, Entry
 from aotbuild.cache.item import Item
 from aotbuild.cache.store import Store
+from aotbuild.cache.units import is_unit_of
 from aotbuild.errors import SourceError, UsageError
 from aotbuild.loaders.loaded import Rejection
 from aotbuild.loaders.paths import is_local, local_path
@@ -119,7 +120,7 @@ def wanted_units(
             if components is not None:
                 raise UsageError(f"components: the pipeline has no module {name!r}.")
             continue
-        exact = {x for x in labels if x == label or x.startswith(f"{label}.")}
+        exact = {x for x in labels if is_unit_of(x, label)}
         wanted.setdefault(name, set()).update(exact or {label})
     return wanted
 
@@ -142,11 +143,6 @@ class Wanted:
             scopes = {self.scopes.get(label) for label in labels & served}
             found |= {x for x in labels if not scopes or self.scopes.get(x) in scopes} - served
         return found
-
-
-def is_unit_of(unit: str, label: str) -> bool:
-    """Whether `label` names the unit, or the component that it is of."""
-    return unit == label or unit.startswith(f"{label}.")
 
 
 def rejection(entry: Entry | Offer, reasons: Iterable[str]) -> Rejection:

@@ -17,6 +17,7 @@ from aotbuild import probe
 from aotbuild.cache import match
 from aotbuild.cache.artifact import Entry
 from aotbuild.cache.files import Parameter
+from aotbuild.cache.units import is_unit_of
 from aotbuild.errors import NoArtifactError, UsageError
 from aotbuild.loaders.choosing import Fitted, packed_entries, state_for
 from aotbuild.loaders.component import Component, named_device
@@ -26,7 +27,7 @@ from aotbuild.loaders.opening import open_source
 from aotbuild.loaders.options import Options, named_store
 from aotbuild.loaders.outline import absent_method
 from aotbuild.loaders.remote import Remote, fetched_packed
-from aotbuild.loaders.source import Offer, is_unit_of, listed
+from aotbuild.loaders.source import Offer, listed
 from aotbuild.loaders.stand_in import StandIn
 from aotbuild.target import Rejected, Target, Verdict
 
