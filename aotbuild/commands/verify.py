@@ -61,12 +61,12 @@ def _print_rebuild(entry: Entry, found: dict[str, Any]) -> None:
     name = f"{entry.manifest.component} {entry.manifest.key[:12]}"
     if found["same"]:
         click.echo(f"{name}: the rebuild has the same bytes, sha256 {found['package'][0]}")
-        return
-    click.echo(f"{name}: the rebuild differs")
-    for what in ("package", "library"):
-        click.echo(f"  {what}: recorded {found[what][0]}, rebuilt {found[what][1]}")
-    click.echo(f"  sections of the library that differ: {', '.join(found['sections'])}")
+    else:
+        click.echo(f"{name}: the rebuild differs")
+        for what in ("package", "library"):
+            click.echo(f"  {what}: recorded {found[what][0]}, rebuilt {found[what][1]}")
+        click.echo(f"  sections of the library that differ: {', '.join(found['sections'])}")
     for path, recorded, here in found["differences"]:
         click.echo(f"  {path}: {recorded} -> {here}")
-    if not found["differences"]:
+    if not found["same"] and not found["differences"]:
         click.echo("  every part of the key is the same: the build isn't reproducible here")

@@ -138,3 +138,9 @@ def test_rebuild_has_the_same_bytes_when_folder_threads_language_and_settings_di
     paths = [d[0] for d in rebuilt["differences"]]
     assert paths == ["options.cpp.enable_floating_point_contract_flag"]
     assert ".text" in rebuilt["sections"]
+
+    changed.write_text(f"{UNIT_TOML}\n[components.vae.inductor]\nmax_fusion_size = 63\n")
+    idle = run_aotbuild(*(w for w in command if w != "--json"), "--recipe", str(changed))
+    assert idle.returncode == 0, idle.stderr
+    assert "has the same bytes" in idle.stdout
+    assert "options.max_fusion_size: (absent) -> 63" in idle.stdout
