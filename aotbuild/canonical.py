@@ -123,15 +123,21 @@ def checked_fields(cls: type[Any], document: object, where: str) -> dict[str, An
     """
     if not isinstance(document, Mapping):
         raise ValueError(f"{where}: expected an object, found {type(document).__name__}")
-    known: dict[str, Field[Any]] = cls.__dataclass_fields__
-    unknown = sorted(document.keys() - known.keys())
+    known, required = _fields_of(cls)
+    if required <= document.keys() <= known:
+        return dict(document)
+    unknown = sorted(document.keys() - known)
     if unknown:
         raise ValueError(f"{where}: unknown field {unknown[0]!r}; known are {sorted(known)}")
-    missing = [
-        n
-        for n, f in known.items()
-        if n not in document and f.default is MISSING and f.default_factory is MISSING
-    ]
-    if missing:
-        raise ValueError(f"{where}: field {missing[0]!r} is missing")
-    return dict(document)
+    missing = next(name for name in cls.__dataclass_fields__ if name in required - document.keys())
+    raise ValueError(f"{where}: field {missing!r} is missing")
+
+
+@lru_cache
+def _fields_of(cls: type[Any]) -> tuple[frozenset[str], frozenset[str]]:
+    """The names of a dataclass's fields, and of those without a default."""
+    fields: dict[str, Field[Any]] = cls.__dataclass_fields__
+    required = {
+        n for n, f in fields.items() if f.default is MISSING and f.default_factory is MISSING
+    }
+    return frozenset(fields), frozenset(required)

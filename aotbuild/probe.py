@@ -47,7 +47,7 @@ def this_machine(device: str | None = None) -> Target:
     return Target(
         **common,
         arch=f"sm_{properties.major}{properties.minor}",
-        triton=versions()["triton"],
+        triton=version_of("triton"),
         shared_memory_bytes=properties.shared_memory_per_block_optin,
     )
 
@@ -71,13 +71,15 @@ def allowed_owners() -> tuple[str, ...] | None:
 
 def versions() -> dict[str, str | None]:
     """The installed version of each of `PACKAGES`, None where there is none; imports none."""
-    found: dict[str, str | None] = {}
-    for name in PACKAGES:
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            found[name] = None
-    return found
+    return {name: version_of(name) for name in PACKAGES}
+
+
+def version_of(package: str) -> str | None:
+    """The installed version of `package`, None where there is none; doesn't import it."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def cpu_level() -> str:

@@ -35,8 +35,7 @@ def target_for(gpu: str, recipe: Recipe) -> Target:
             )
         gpu = machine.arch
     found = find_gpu(gpu)
-    versions = probe.versions()
-    check_gpu(found, recipe.dtype, torch.version.cuda, versions["triton"])
+    check_gpu(found, recipe.dtype, torch.version.cuda, probe.version_of("triton"))
     return _common("cuda", found.arch)
 
 
@@ -57,5 +56,5 @@ def _common(device: str, arch: str) -> Target:
         processor=platform.machine(),
         torch=str(torch.__version__),
         cuda=torch.version.cuda if device == "cuda" else None,
-        triton=probe.versions()["triton"] if device == "cuda" else None,
+        triton=probe.version_of("triton") if device == "cuda" else None,
     )

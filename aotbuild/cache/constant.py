@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 from aotbuild.cache.signature import DTYPE, RULE
@@ -63,10 +63,15 @@ class Constant:
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object; `value` only where there is one."""
-        document = {f.name: getattr(self, f.name) for f in fields(self)}
-        if self.value is None:
-            del document["value"]
-        return document
+        document = {
+            "name": self.name,
+            "rule": self.rule,
+            "sources": self.sources,
+            "shape": self.shape,
+            "dtype": self.dtype,
+            "stride": self.stride,
+        }
+        return document if self.value is None else {**document, "value": self.value}
 
     @classmethod
     def from_json(cls, document: object) -> Constant:

@@ -13,6 +13,7 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from aotbuild.loaders.state import FREEU, depends_on_training, processor_of
+from aotbuild.loaders.tree import walk
 
 
 class Snapshot:
@@ -26,7 +27,7 @@ class Snapshot:
     """
 
     def __init__(self, module: nn.Module) -> None:
-        modules = list(module.modules())
+        modules = [m for _, m in walk(module)]
         self._child_tables = [m._modules for m in modules if m._modules]
         self._children = [dict(table) for table in self._child_tables]
         self._tables = [vars(m) for m in modules]

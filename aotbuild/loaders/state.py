@@ -18,12 +18,14 @@ from torch import nn
 
 from aotbuild.cache.manifest import ModuleIdentity
 from aotbuild.canonical import digest
+from aotbuild.loaders.tree import walk
 
 State: TypeAlias = dict[str, Any]
 FREEU = ("s1", "s2", "b1", "b2")
 _EXACT = frozenset((bool, int, str))
 _SCALARS = _EXACT | {float}
 _HOOK_ATTRIBUTES = ("forward", "_hf_hook", "_diffusers_hook", "_old_forward")
+_FUNCTIONS = frozenset((FunctionType, MethodType))
 _ADAPTER_CHILDREN = ("base_layer", "lora_A", "lora_layer")
 _DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm, nn.RReLU)
@@ -56,9 +58,9 @@ def module_state(module: nn.Module) -> State:
         adapters: paths of layers with an adapter.
         modules: by class, a digest over where its instances stand and their plain attributes.
     """
-    named = list(module.named_modules())
+    named = walk(module)
     return {
-        "training": module.training or any(map(_in_training, module.modules())),
+        "training": module.training or any(_in_training(m) for _, m in named),
         "processors": _processors(named),
         "switches": _scalars(module, skip=()),
         "freeu": {p: v for p, m in named if (v := [vars(m).get(k) for k in FREEU]) != [None] * 4},
@@ -94,10 +96,13 @@ def is_hooked(module: nn.Module) -> bool:
     if module._forward_hooks or module._forward_pre_hooks:
         return True
     table = vars(module)
+    functional = not _FUNCTIONS.isdisjoint(map(type, table.values()))
+    if not functional and table.keys().isdisjoint(_HOOK_ATTRIBUTES):
+        return False
     names = (n for n in _HOOK_ATTRIBUTES if table.get(n) is not None)
     if any(not _is_own(table[n], module) and not _is_idle(n, table) for n in names):
         return True
-    functions = (n for n, v in table.items() if isinstance(v, (FunctionType, MethodType)))
+    functions = (n for n, v in table.items() if type(v) in _FUNCTIONS)
     return any(hasattr(type(module), n) and not _is_own(table[n], module) for n in functions)
 
 
@@ -217,7 +222,7 @@ def _source_digest(module: nn.Module, known: dict[frozenset[str], str]) -> str:
 
 
 def _classes(module: nn.Module) -> Iterator[type]:
-    for child in module.modules():
+    for _, child in walk(module):
         yield type(child)
         processor = processor_of(child)
         if processor is not None:

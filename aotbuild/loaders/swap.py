@@ -9,6 +9,7 @@ from torch import nn
 
 from aotbuild.errors import LoadError
 from aotbuild.loaders.dispatch import Dispatcher
+from aotbuild.loaders.tree import walk
 
 _NOTHING = object()
 
@@ -42,7 +43,7 @@ def check_free(module: nn.Module, name: str, methods: Iterable[str]) -> None:
         LoadError: it is.
     """
     swapped = [m for m in methods if isinstance(vars(module).get(m), Dispatcher)]
-    parts = (type(p).__name__ for p in module.modules() if p is not module and _is_swapped(p))
+    parts = (type(p).__name__ for _, p in walk(module) if p is not module and _is_swapped(p))
     what = f"{name}.{swapped[0]}" if swapped else next((f"{name}'s {part}" for part in parts), None)
     if what is not None:
         raise LoadError(
