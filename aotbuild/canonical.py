@@ -17,6 +17,8 @@ Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | Non
 
 _WHOLE = frozenset({int})
 _SEAL = b',"sha256":"%b"}\n'
+_FIELDS: dict[type[Any], tuple[frozenset[str], frozenset[str]]] = {}
+"""What `_fields_of` found: a manifest asks for one class thousands of times."""
 
 
 def canonical_bytes(value: object) -> bytes:
@@ -123,7 +125,7 @@ def checked_fields(cls: type[Any], document: object, where: str) -> dict[str, An
     """
     if not isinstance(document, Mapping):
         raise ValueError(f"{where}: expected an object, found {type(document).__name__}")
-    known, required = _fields_of(cls)
+    known, required = _FIELDS.get(cls) or _FIELDS.setdefault(cls, _fields_of(cls))
     if required <= document.keys() <= known:
         return dict(document)
     unknown = sorted(document.keys() - known)
@@ -133,7 +135,6 @@ def checked_fields(cls: type[Any], document: object, where: str) -> dict[str, An
     raise ValueError(f"{where}: field {missing!r} is missing")
 
 
-@lru_cache
 def _fields_of(cls: type[Any]) -> tuple[frozenset[str], frozenset[str]]:
     """The names of a dataclass's fields, and of those without a default."""
     fields: dict[str, Field[Any]] = cls.__dataclass_fields__
