@@ -18,12 +18,13 @@ class Difference:
     """How far two images of 8-bit pixels are apart.
 
     Attributes:
-        largest: of any channel of any pixel, in 1/255.
+        largest: of any channel of any pixel, in 1/255. mean: of all channels of all pixels.
         pixels: how many differ at all.
         total: how many there are.
     """
 
     largest: int
+    mean: float
     pixels: int
     total: int
 
@@ -33,7 +34,8 @@ def difference(left: Any, right: Any) -> Difference:
     apart = _apart(left, right)
     per_pixel = apart.max(axis=2)
     largest = int(per_pixel.max())
-    return Difference(largest, int((per_pixel > 0).sum()), int(per_pixel.size))
+    differing = int((per_pixel > 0).sum())
+    return Difference(largest, float(apart.mean()), differing, int(per_pixel.size))
 
 
 def side_by_side(left: Any, right: Any, names: tuple[str, str]) -> Any:

@@ -56,7 +56,7 @@ def compiled(job: Job, module: nn.Module, entry: Entry, call: dict[str, Any]) ->
     if job.way == MEGA_CACHE:
         torch.compiler.load_cache_artifacts(Path(job.mega_cache).read_bytes())
     loaded = time.perf_counter()
-    prepare(module, read(ComponentRecipe, job.component, "component"))
+    prepare(module, read(ComponentRecipe, job.component, "component"), for_export=False)
     options = job.component["inductor"] or None
     function = torch.compile(module, fullgraph=True, options=options)
     return (lambda: function(**call)), Parts(loaded - begun, time.perf_counter() - loaded)

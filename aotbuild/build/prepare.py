@@ -37,8 +37,11 @@ def _plain(rule: Int8Filter | None) -> dict[str, Any] | None:
     return found
 
 
-def prepare(module: nn.Module, component: ComponentRecipe) -> None:
-    """Apply `component`'s preparations to `module`, whose parameters are on the meta device.
+def prepare(module: nn.Module, component: ComponentRecipe, *, for_export: bool = True) -> None:
+    """Apply `component`'s preparations to `module`, in place.
+
+    Args:
+        for_export: False for a module that torch.compile is to trace, see `quantize`.
 
     Raises:
         RecipeError: the class can't be prepared so.
@@ -50,7 +53,7 @@ def prepare(module: nn.Module, component: ComponentRecipe) -> None:
             fuse_projections(module)
         for name in component.preparations:
             NAMED[name](module)
-        quantize(module, component)
+        quantize(module, component, for_export=for_export)
         if component.memory_format == "channels_last":
             _to_channels_last(module)
 

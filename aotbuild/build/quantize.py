@@ -86,10 +86,12 @@ def effective(component: ComponentRecipe, layers: tuple[Layer, ...]) -> Componen
     return replace(component, quantization="none", int8=None)
 
 
-def quantize(module: nn.Module, component: ComponentRecipe) -> None:
-    """Quantize the layers of `module` that the filter admits, in place; weights on the meta device.
+def quantize(module: nn.Module, component: ComponentRecipe, *, for_export: bool = True) -> None:
+    """Quantize the layers of `module` that the filter admits, in place; sets no Inductor option.
 
-    Each ends as a layer whose int8 data and scale are parameters; sets no option of Inductor's.
+    Args:
+        for_export: each ends as a layer whose int8 data and scale are parameters, which export and
+            the constant plan can name; else its weight is torchao's, which torch.compile can trace.
     """
     layers = survey(module, component)
     admitted = {layer.path for layer in layers if layer.reason is None}
@@ -97,6 +99,8 @@ def quantize(module: nn.Module, component: ComponentRecipe) -> None:
         return
     _swap_pointwise(module, component.int8)
     quantize_layers(module, admitted)
+    if not for_export:
+        return
     from torch._functorch._aot_autograd.subclass_parametrization import (
         unwrap_tensor_subclass_parameters,
     )

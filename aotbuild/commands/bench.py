@@ -11,6 +11,7 @@ import click
 from aotbuild.bench.summary import by_way, column, medians, ratios, spread
 from aotbuild.bench.ways import BUNDLE, COLUMNS, PACKED, WAYS, Run
 from aotbuild.commands.coverage import coverage
+from aotbuild.commands.ladder import ladder, throughput
 from aotbuild.commands.output import (
     human_bytes,
     human_seconds,
@@ -29,10 +30,12 @@ from aotbuild.recipe import DTYPES, QUANTIZATIONS, check_resolution, load_recipe
 
 @click.group(cls=Group)
 def bench() -> None:
-    """Measure cold starts, what the guard costs per call, and what each recipe builds."""
+    """Measure cold starts, the published experiments, the guard, and what each recipe builds."""
 
 
 bench.add_command(coverage)
+bench.add_command(ladder)
+bench.add_command(throughput)
 
 
 @bench.command("cold-start")

@@ -1,0 +1,1 @@
+"""The ladder: the published experiments rung by rung, and what ahead-of-time adds to them."""

@@ -1,0 +1,274 @@
+"""The ladder climbed: a fresh process for each rung, a row and a picture of it; `report` shows."""
+
+from __future__ import annotations
+
+import csv
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from aotbuild.bench.facts import facts
+from aotbuild.bench.ladder.rungs import AOT, RUNGS, Rung, skip_reason
+from aotbuild.bench.ladder.worker import Job
+from aotbuild.bench.picture import difference
+from aotbuild.bench.process import run_module
+from aotbuild.build.request import BuildRequest, Event
+from aotbuild.errors import AotbuildError, BuildError
+from aotbuild.recipe import Recipe, recipe_configs
+
+Say = Callable[[str], None]
+DONE, SKIPPED, NO_MEMORY, FAILED = "done", "skipped", "out of memory", "failed"
+REFERENCE = "fp32"
+_LONGEST_REASON = 500
+_ENVIRONMENT = ("processor", "cores", "gpu", "torch", "diffusers", "torchao", "aotbuild")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What one ladder is of; a finished rung counts for another run of the same settings alone.
+
+    Attributes:
+        recipe: with the resolution and the batch, its precision the rungs' own.
+        device: "cpu" or "cuda".
+        steps: denoising steps of an image. images: how many are timed after the first.
+        checkpoint: a diffusers folder or Hub id; None for random weights.
+    """
+
+    recipe: Recipe
+    device: str
+    steps: int
+    images: int
+    checkpoint: str | None = None
+
+    @property
+    def folder(self) -> str:
+        """The name of the folder of its files."""
+        call = self.recipe.call
+        return f"{self.recipe.name}-{call.resolution}-b{call.batch}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One rung's line; None where it isn't known, or doesn't apply.
+
+    Attributes:
+        recipe, resolution, batch, checkpoint, device, steps, images: the settings.
+        rung, title: of the experiment.
+        status: "done", "skipped", "out of memory", "failed".
+        reason: why it was skipped or failed.
+        import_s, weights_s: importing the libraries; making the pipeline with its weights.
+        ready_s: preparing, wrapping for the compiler, or loading artifacts.
+        first_s: the first image, compilation included where it is just in time.
+        first_image_s: all four: from the process's start to the first image.
+        latency_s: median of the later images; latency_spread_s: largest less smallest.
+        iterations_per_second: denoising steps by `latency_s`.
+        peak_bytes: most memory: the GPU's by torch's allocator, or the process's.
+        syncs_per_step: how often a step waits for the GPU. warning: what may cause that.
+        largest_difference: of a pixel from the fp32 rung's, in 1/255. mean_difference: of all.
+        hits, fallbacks: calls that artifacts served, and that ran eagerly.
+    """
+
+    recipe: str
+    resolution: str
+    batch: int
+    checkpoint: str
+    device: str
+    steps: int
+    images: int
+    rung: str
+    title: str
+    status: str = DONE
+    reason: str = ""
+    import_s: float | None = None
+    weights_s: float | None = None
+    ready_s: float | None = None
+    first_s: float | None = None
+    first_image_s: float | None = None
+    latency_s: float | None = None
+    latency_spread_s: float | None = None
+    iterations_per_second: float | None = None
+    peak_bytes: int | None = None
+    syncs_per_step: float | None = None
+    warning: str = ""
+    largest_difference: int | None = None
+    mean_difference: float | None = None
+    hits: int | None = None
+    fallbacks: int | None = None
+
+
+def climb(
+    settings: Settings,
+    names: tuple[str, ...],
+    *,
+    out: Path,
+    store: Path,
+    resume: bool,
+    on_event: Callable[[Event], None],
+    say: Say,
+) -> Iterator[Row]:
+    """Climb the rungs `names` in the ladder's order, each written before the next begins.
+
+    With `resume` what is finished in `out` isn't run again.
+    """
+    folder = out / settings.folder
+    folder.mkdir(parents=True, exist_ok=True)
+    known = facts(settings.device)
+    configs = recipe_configs(settings.recipe)
+    wanted = [rung for rung in RUNGS if rung.name in names]
+    spent: list[float] = []
+    for number, rung in enumerate(wanted, 1):
+        empty = _empty(settings, rung)
+        if resume and (before := _finished(folder / f"{rung.name}.csv", empty, known)) is not None:
+            say(f"{number} of {len(wanted)}: {rung.name} is finished")
+            yield before
+            continue
+        if reason := skip_reason(rung, settings.recipe, settings.device, configs):
+            say(f"{number} of {len(wanted)}: {rung.name} is skipped: {reason}")
+            row = replace(empty, status=SKIPPED, reason=reason)
+        else:
+            say(f"{number} of {len(wanted)}: {rung.title}{_left(spent, len(wanted) - number + 1)}")
+            begun = time.monotonic()
+            row = _climbed(settings, rung, empty, folder, store, on_event)
+            spent.append(time.monotonic() - begun)
+        write_row(folder / f"{rung.name}.csv", row, known)
+        yield row
+
+
+def _empty(settings: Settings, rung: Rung) -> Row:
+    recipe = settings.recipe
+    return Row(
+        recipe=recipe.name,
+        resolution=recipe.call.resolution,
+        batch=recipe.call.batch,
+        checkpoint=settings.checkpoint or "random weights",
+        device=settings.device,
+        steps=settings.steps,
+        images=settings.images,
+        rung=rung.name,
+        title=rung.title,
+    )
+
+
+def _left(spent: list[float], rungs: int) -> str:
+    """What is left at the pace so far; nothing before the first rung has ended."""
+    if not spent:
+        return ""
+    return f" (about {statistics.mean(spent) * rungs / 60:.0f} min left)"
+
+
+def _climbed(
+    settings: Settings,
+    rung: Rung,
+    empty: Row,
+    folder: Path,
+    store: Path,
+    on_event: Callable[[Event], None],
+) -> Row:
+    """The rung's row, whatever becomes of it."""
+    recipe = settings.recipe.override(dtype=rung.dtype, quantization=rung.quantization)
+    pixels = folder / f"{rung.name}.png"
+    job = Job(
+        recipe=recipe.to_json(),
+        rung=rung.name,
+        device=settings.device,
+        steps=settings.steps,
+        images=settings.images,
+        checkpoint=settings.checkpoint,
+        store=str(store),
+        jpeg=str(folder / f"{rung.name}.jpg"),
+        pixels=str(pixels),
+    )
+    try:
+        if rung.way == AOT:
+            _build(recipe, settings.device, store, on_event)
+        with tempfile.TemporaryDirectory(prefix="aotbuild-ladder-") as cache:
+            document, module = asdict(job), "aotbuild.bench.ladder.worker"
+            found = run_module(module, document, cache=Path(cache), what=f"rung {rung.name}")
+    except AotbuildError as e:
+        killed = isinstance(e, BuildError) and "exit code -9" in str(e)
+        reason = str(e).strip().splitlines()[-1][:_LONGEST_REASON]
+        return replace(empty, status=NO_MEMORY if killed else FAILED, reason=reason)
+    if "status" in found:
+        return replace(empty, **found)
+    later: list[float] = found.pop("latencies_s")
+    latency = statistics.median(later)
+    row = replace(
+        empty,
+        **found,
+        first_image_s=sum(found[n] for n in ("import_s", "weights_s", "ready_s", "first_s")),
+        latency_s=latency,
+        latency_spread_s=max(later) - min(later),
+        iterations_per_second=settings.steps / latency,
+    )
+    return _compared(row, pixels, folder / f"{REFERENCE}.png")
+
+
+def _build(recipe: Recipe, device: str, store: Path, on_event: Callable[[Event], None]) -> None:
+    """The artifacts of the recipe's own call for this machine, where the store lacks them."""
+    from aotbuild.build import run
+
+    request = BuildRequest(
+        recipe=recipe,
+        gpu="cpu" if device == "cpu" else "auto",
+        resolutions=(recipe.call.resolution,),
+        batches=(recipe.call.batch,),
+        store=store,
+    )
+    run.build(request, on_event)
+
+
+def _compared(row: Row, pixels: Path, reference: Path) -> Row:
+    """The row with how far its picture is from the fp32 rung's, where there is that."""
+    from PIL import Image
+
+    if not reference.exists():
+        return row
+    with Image.open(pixels) as mine, Image.open(reference) as theirs:
+        if mine.size != theirs.size:
+            return row
+        apart = difference(mine, theirs)
+    return replace(row, largest_difference=apart.largest, mean_difference=apart.mean)
+
+
+def write_row(path: Path, row: Row, known: dict[str, str]) -> None:
+    """A CSV of one line, with the machine and the versions; whole, or not at all."""
+    temporary = path.with_suffix(".csv.new")
+    names = [*(f.name for f in fields(Row)), *known]
+    with temporary.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, names)
+        writer.writeheader()
+        writer.writerow({**asdict(row), **known})
+    temporary.replace(path)
+
+
+def _finished(path: Path, empty: Row, known: dict[str, str]) -> Row | None:
+    """The row at `path`, where it is one of the same settings and machine, and came to an end."""
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            (line,) = csv.DictReader(file)
+    except (OSError, ValueError):
+        return None
+    asked = ("recipe", "resolution", "batch", "checkpoint", "device", "steps", "images", "rung")
+    if any(line.get(name) != str(getattr(empty, name)) for name in asked):
+        return None
+    if any(line.get(name) != known[name] for name in _ENVIRONMENT):
+        return None
+    return _read(line) if line.get("status") in (DONE, SKIPPED) else None
+
+
+def _read(line: dict[str, str]) -> Row | None:
+    kinds: dict[str, Any] = {f.name: str(f.type) for f in fields(Row)}
+    values: dict[str, Any] = {}
+    for name, kind in kinds.items():
+        text = line.get(name)
+        if text is None:
+            return None
+        if kind.startswith("str"):
+            values[name] = text
+        elif text:
+            values[name] = int(text) if kind.startswith("int") else float(text)
+    return Row(**values)
