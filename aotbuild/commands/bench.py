@@ -23,6 +23,7 @@ from aotbuild.commands.output import (
 )
 from aotbuild.commands.progress import progress
 from aotbuild.commands.quiet import quieten
+from aotbuild.commands.report import report
 from aotbuild.errors import UsageError
 from aotbuild.groups import Group
 from aotbuild.recipe import DTYPES, QUANTIZATIONS, check_resolution, load_recipe
@@ -36,6 +37,7 @@ def bench() -> None:
 bench.add_command(coverage)
 bench.add_command(ladder)
 bench.add_command(throughput)
+bench.add_command(report)
 
 
 @bench.command("cold-start")

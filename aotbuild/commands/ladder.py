@@ -26,7 +26,7 @@ from aotbuild.errors import UsageError
 from aotbuild.recipe import Recipe, check_resolution, load_recipe
 
 if TYPE_CHECKING:
-    from aotbuild.bench.ladder.climb import Row
+    from aotbuild.bench.ladder.rows import Row
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 THROUGHPUT = ("sdpa", "compile", "aot")
@@ -80,7 +80,7 @@ def _common(command: Command) -> Command:
 @_common
 @click.pass_context
 def ladder(
-    ctx: click.Context, recipe: str, batch: int | None, only: tuple[str, ...], **how: Any
+    ctx: click.Context, /, recipe: str, batch: int | None, only: tuple[str, ...], **how: Any
 ) -> None:
     """Time the published experiments in order, each in a fresh process.
 
@@ -98,7 +98,7 @@ def ladder(
 @click.option("--batch", "batches", default="1", show_default=True, help="Sizes: 1,4,16.")
 @_common
 @click.pass_context
-def throughput(ctx: click.Context, recipes: tuple[str, ...], batches: str, **how: Any) -> None:
+def throughput(ctx: click.Context, /, recipes: tuple[str, ...], batches: str, **how: Any) -> None:
     """Time denoising steps per second: without torch.compile, with it, and from artifacts.
 
     The rungs sdpa, compile and aot of `bench ladder`, for several recipes and batch sizes;
@@ -177,7 +177,7 @@ def _device(asked: str) -> str:
 
 def _end(ctx: click.Context, rows: list[Row], how: dict[str, Any]) -> None:
     """The table or the document; exit code 1 where a rung failed."""
-    from aotbuild.bench.ladder.climb import FAILED
+    from aotbuild.bench.ladder.rows import FAILED
 
     if how["as_json"]:
         print_json({"rows": [asdict(row) for row in rows], "out": str(how["out"])})

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import csv
 import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from aotbuild.bench.facts import facts
+from aotbuild.bench.ladder.rows import FAILED, NO_MEMORY, SKIPPED, Row, read_finished, write_row
 from aotbuild.bench.ladder.rungs import AOT, RUNGS, Rung, skip_reason
 from aotbuild.bench.ladder.worker import Job
 from aotbuild.bench.picture import difference
@@ -21,10 +20,8 @@ from aotbuild.errors import AotbuildError, BuildError
 from aotbuild.recipe import Recipe, recipe_configs
 
 Say = Callable[[str], None]
-DONE, SKIPPED, NO_MEMORY, FAILED = "done", "skipped", "out of memory", "failed"
 REFERENCE = "fp32"
 _LONGEST_REASON = 500
-_ENVIRONMENT = ("processor", "cores", "gpu", "torch", "diffusers", "torchao", "aotbuild")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,55 +48,6 @@ class Settings:
         return f"{self.recipe.name}-{call.resolution}-b{call.batch}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """One rung's line; None where it isn't known, or doesn't apply.
-
-    Attributes:
-        recipe, resolution, batch, checkpoint, device, steps, images: the settings.
-        rung, title: of the experiment.
-        status: "done", "skipped", "out of memory", "failed".
-        reason: why it was skipped or failed.
-        import_s, weights_s: importing the libraries; making the pipeline with its weights.
-        ready_s: preparing, wrapping for the compiler, or loading artifacts.
-        first_s: the first image, compilation included where it is just in time.
-        first_image_s: all four: from the process's start to the first image.
-        latency_s: median of the later images; latency_spread_s: largest less smallest.
-        iterations_per_second: denoising steps by `latency_s`.
-        peak_bytes: most memory: the GPU's by torch's allocator, or the process's.
-        syncs_per_step: how often a step waits for the GPU. warning: what may cause that.
-        largest_difference: of a pixel from the fp32 rung's, in 1/255. mean_difference: of all.
-        hits, fallbacks: calls that artifacts served, and that ran eagerly.
-    """
-
-    recipe: str
-    resolution: str
-    batch: int
-    checkpoint: str
-    device: str
-    steps: int
-    images: int
-    rung: str
-    title: str
-    status: str = DONE
-    reason: str = ""
-    import_s: float | None = None
-    weights_s: float | None = None
-    ready_s: float | None = None
-    first_s: float | None = None
-    first_image_s: float | None = None
-    latency_s: float | None = None
-    latency_spread_s: float | None = None
-    iterations_per_second: float | None = None
-    peak_bytes: int | None = None
-    syncs_per_step: float | None = None
-    warning: str = ""
-    largest_difference: int | None = None
-    mean_difference: float | None = None
-    hits: int | None = None
-    fallbacks: int | None = None
-
-
 def climb(
     settings: Settings,
     names: tuple[str, ...],
@@ -122,7 +70,8 @@ def climb(
     spent: list[float] = []
     for number, rung in enumerate(wanted, 1):
         empty = _empty(settings, rung)
-        if resume and (before := _finished(folder / f"{rung.name}.csv", empty, known)) is not None:
+        path = folder / f"{rung.name}.csv"
+        if resume and (before := read_finished(path, empty, known)) is not None:
             say(f"{number} of {len(wanted)}: {rung.name} is finished")
             yield before
             continue
@@ -134,7 +83,7 @@ def climb(
             begun = time.monotonic()
             row = _climbed(settings, rung, empty, folder, store, on_event)
             spent.append(time.monotonic() - begun)
-        write_row(folder / f"{rung.name}.csv", row, known)
+        write_row(path, row, known)
         yield row
 
 
@@ -232,43 +181,3 @@ def _compared(row: Row, pixels: Path, reference: Path) -> Row:
             return row
         apart = difference(mine, theirs)
     return replace(row, largest_difference=apart.largest, mean_difference=apart.mean)
-
-
-def write_row(path: Path, row: Row, known: dict[str, str]) -> None:
-    """A CSV of one line, with the machine and the versions; whole, or not at all."""
-    temporary = path.with_suffix(".csv.new")
-    names = [*(f.name for f in fields(Row)), *known]
-    with temporary.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, names)
-        writer.writeheader()
-        writer.writerow({**asdict(row), **known})
-    temporary.replace(path)
-
-
-def _finished(path: Path, empty: Row, known: dict[str, str]) -> Row | None:
-    """The row at `path`, where it is one of the same settings and machine, and came to an end."""
-    try:
-        with path.open(newline="", encoding="utf-8") as file:
-            (line,) = csv.DictReader(file)
-    except (OSError, ValueError):
-        return None
-    asked = ("recipe", "resolution", "batch", "checkpoint", "device", "steps", "images", "rung")
-    if any(line.get(name) != str(getattr(empty, name)) for name in asked):
-        return None
-    if any(line.get(name) != known[name] for name in _ENVIRONMENT):
-        return None
-    return _read(line) if line.get("status") in (DONE, SKIPPED) else None
-
-
-def _read(line: dict[str, str]) -> Row | None:
-    kinds: dict[str, Any] = {f.name: str(f.type) for f in fields(Row)}
-    values: dict[str, Any] = {}
-    for name, kind in kinds.items():
-        text = line.get(name)
-        if text is None:
-            return None
-        if kind.startswith("str"):
-            values[name] = text
-        elif text:
-            values[name] = int(text) if kind.startswith("int") else float(text)
-    return Row(**values)

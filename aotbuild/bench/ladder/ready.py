@@ -61,7 +61,7 @@ def _inductor(options: dict[str, Any], rung: Rung) -> dict[str, Any]:
     """The recipe's options, with those for int8 that this torch has."""
     if rung.quantization == "none":
         return options
-    known = torch._inductor.list_options()  # type: ignore[attr-defined]
+    known = torch._inductor.list_options()
     return {**options, **{name: value for name, value in INDUCTOR.items() if name in known}}
 
 
