@@ -71,9 +71,9 @@ def checkpointed_pipeline(recipe: Recipe, folder: Path) -> Any:
     return pipeline
 
 
-def picture(pipeline: Any, recipe: Recipe) -> torch.Tensor:
-    """The first images or frames that the pipeline makes of seeded inputs, in two steps."""
+def picture(pipeline: Any, recipe: Recipe, steps: int = 2) -> torch.Tensor:
+    """The first images or frames that the pipeline makes of seeded inputs."""
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)  # some schedulers draw without the pipeline's generator
-        answer = pipeline(**pipeline_inputs(recipe, steps=2), output_type="pt")[0]
+        answer = pipeline(**pipeline_inputs(recipe, steps=steps), output_type="pt")[0]
     return torch.as_tensor(answer)
