@@ -27,6 +27,7 @@ def describe(component: ComponentRecipe) -> dict[str, Any]:
         "int8": None if component.quantization == "none" else _plain(component.int8),
         "rules": dict(sorted(component.rules.items())),
         **({"ip_adapters": list(component.ip_adapters)} if component.ip_adapters else {}),
+        **({"tiling": True} if component.tiling else {}),
         **({"preparations": list(component.preparations)} if component.preparations else {}),
     }
 

@@ -131,10 +131,14 @@ def _recorders(
         if _kind(config) == "model":
             component = recipe.components.get(name)
             rules = component.rules if component else {}
-            adapters = component.ip_adapters if component else ()
-            blocks = component if regional else None
             recorders[name] = Recorder(
-                name, config, recipe.torch_dtype, rules, adapters, regional=blocks
+                name,
+                config,
+                recipe.torch_dtype,
+                rules,
+                component.ip_adapters if component else (),
+                component is not None and component.tiling,
+                component if regional else None,
             )
     return recorders
 

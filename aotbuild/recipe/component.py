@@ -65,6 +65,7 @@ class ComponentRecipe:
         int8: which layers "int8dq" quantizes; a component without it is never quantized.
         ip_adapters: for each IP-Adapter that the pipeline has loaded, the width of its image
             embeddings.
+        tiling: whether the service calls `enable_tiling` on it.
         preparations: of `PREPARATIONS`, what else is done to the module before export.
         blocks: classes of the repeated blocks that the regional scope compiles; none: those that
             the component's class names as `_repeated_blocks`.
@@ -82,6 +83,7 @@ class ComponentRecipe:
     quantization: str = "none"
     int8: Int8Filter | None = None
     ip_adapters: tuple[int, ...] = ()
+    tiling: bool = False
     preparations: tuple[str, ...] = ()
     blocks: tuple[str, ...] = ()
     rules: dict[str, str] = field(default_factory=dict)

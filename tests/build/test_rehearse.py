@@ -267,3 +267,14 @@ def test_rehearse_repeats_the_pipelines_words_when_it_refuses_the_call() -> None
     ) as e:
         run(recipe)
     assert ".." not in str(e.value)
+
+
+def test_rehearse_leaves_the_tiles_to_the_vae_when_the_recipe_says_so() -> None:
+    tiling = replace(TINY.components["vae"], tiling=True)
+    recipe = replace(TINY, components={**TINY.components, "vae": tiling})
+    (plain,), (tiled,) = (run(r).units["vae.decode"] for r in (TINY, recipe))
+    assert not plain.module().use_tiling
+    assert tiled.module().use_tiling
+    assert tiled.state["switches"]["use_tiling"] is True
+    with pytest.raises(RecipeError, match="has no tiles"):
+        run(replace(TINY, components={"unet": replace(TINY.components["unet"], tiling=True)}))
