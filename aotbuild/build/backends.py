@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from aotbuild import probe
 from aotbuild.cache.requirements import missing
 from aotbuild.errors import RecipeError, ToolchainError, UsageError
+from aotbuild.loaders.attending import ATTRIBUTE, STOCK
 from aotbuild.recipe.backends import BACKENDS, requirements
 
 if TYPE_CHECKING:
     from torch import nn
 
-_ATTRIBUTE = "_attention_backend"
-"""Where a processor of diffusers that asks the dispatcher keeps the backend's name."""
+
+@contextlib.contextmanager
+def stock_attention() -> Iterator[None]:
+    """The dispatcher's own choice, whatever this process or its environment has named instead."""
+    from diffusers.models.attention_dispatch import attention_backend
+
+    with attention_backend(STOCK):
+        yield
 
 
 def check_backend(component: str, attention: str, device: str) -> None:
@@ -55,7 +64,7 @@ def set_backend(module: nn.Module, attention: str) -> None:
     from aotbuild.loaders.state import processor_of
 
     processors: list[Any] = [p for m in module.modules() if (p := processor_of(m)) is not None]
-    deaf = sorted({type(p).__name__ for p in processors if not hasattr(p, _ATTRIBUTE)})
+    deaf = sorted({type(p).__name__ for p in processors if not hasattr(p, ATTRIBUTE)})
     if deaf or not processors:
         raise RecipeError(
             f"{type(module).__name__} can't be built with attention {attention!r}: its processors "
@@ -66,4 +75,4 @@ def set_backend(module: nn.Module, attention: str) -> None:
     from diffusers.models.attention_dispatch import AttentionBackendName
 
     for processor in processors:
-        setattr(processor, _ATTRIBUTE, AttentionBackendName(attention))
+        setattr(processor, ATTRIBUTE, AttentionBackendName(attention))

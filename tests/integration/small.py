@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import diffusers
 import torch
 
 from aotbuild.bench.pipeline import pipeline_inputs, random_pipeline
@@ -19,6 +20,7 @@ _TABLE: dict[str, Any] = tomllib.loads(
     Path(__file__).with_name("small.toml").read_text(encoding="utf-8")
 )
 ROWS: dict[str, dict[str, Any]] = _TABLE["rows"]
+_SCHEDULERS: dict[str, dict[str, Any]] = _TABLE["schedulers"]
 
 
 def small_recipe(name: str, folder: Path) -> Recipe:
@@ -69,6 +71,13 @@ def checkpointed_pipeline(recipe: Recipe, folder: Path) -> Any:
             loaded = type(module).from_pretrained(folder / name, torch_dtype=torch.float32)
             pipeline.register_modules(**{name: loaded.eval()})
     return pipeline
+
+
+def swap_scheduler(pipeline: Any, name: str) -> None:
+    """Give `pipeline` a scheduler of the table, or of that class, with its own one's config."""
+    said = {"class": name, **_SCHEDULERS.get(name, {})}
+    cls = getattr(diffusers, said.pop("class"))
+    pipeline.scheduler = cls.from_config(pipeline.scheduler.config, **said)
 
 
 def picture(pipeline: Any, recipe: Recipe, steps: int = 2) -> torch.Tensor:
