@@ -182,9 +182,10 @@ def _efficient(editor: _Editor, call: Mapping[str, Any]) -> fx.Node:
 
 
 def _math(editor: _Editor, call: Mapping[str, Any]) -> fx.Node:
+    mask = _additive(editor, call, float("-inf"))
     answer = editor.call(
         _aten._scaled_dot_product_attention_math.default,
-        *(call["query"], call["key"], call["value"], call.get("attn_mask")),
+        *(call["query"], call["key"], call["value"], mask),
         *(0.0, call.get("is_causal", False), None),
         scale=call.get("scale"),
         enable_gqa=call.get("enable_gqa", False),
