@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from tiny import RECIPE, fallbacks, hits, image
 
 import aotbuild
@@ -23,6 +24,7 @@ def tiled() -> Recipe:
     return replace(recipe, components={**recipe.components, "vae": vae})
 
 
+@pytest.mark.slow
 def test_tiled_decoder_equals_eager_and_every_tile_hits_when_its_tiles_were_built(
     tmp_path: Path,
 ) -> None:
