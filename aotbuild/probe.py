@@ -6,6 +6,7 @@ import importlib.metadata
 import os
 import platform
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -70,8 +71,13 @@ def allowed_owners() -> tuple[str, ...] | None:
 
 
 def versions() -> dict[str, str | None]:
-    """The installed version of each of `PACKAGES`, None where there is none; imports none."""
-    return {name: version_of(name) for name in PACKAGES}
+    """`installed` of the `PACKAGES` that every refusal may be about."""
+    return installed(PACKAGES)
+
+
+def installed(packages: Iterable[str]) -> dict[str, str | None]:
+    """The installed version of each package, None where there is none; imports none."""
+    return {name: version_of(name) for name in packages}
 
 
 def version_of(package: str) -> str | None:

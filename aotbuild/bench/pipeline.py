@@ -12,7 +12,7 @@ import torch
 from aotbuild.bench.tokenizer import make_tokenizer
 from aotbuild.build.arguments import Values, call_arguments, filled
 from aotbuild.build.ip_adapter import add_ip_adapters
-from aotbuild.build.modules import build_module, diffusers_class, fill_random
+from aotbuild.build.modules import build_module, diffusers_class, fill_random, use_tiling
 from aotbuild.recipe import Recipe, TensorRecipe, parse_resolution, recipe_configs
 
 PROMPT = "an astronaut in a jungle"
@@ -111,6 +111,7 @@ def _component(
     module = build_module(config, dtype)
     if name in recipe.components:
         add_ip_adapters(module, recipe.components[name].ip_adapters, dtype)
+        use_tiling(module, recipe.components[name].tiling)
     fill_random(module, seed)
     return module
 

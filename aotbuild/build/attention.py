@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import operator
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,37 +22,63 @@ from torch.export import ExportedProgram
 from aotbuild.build.attention_choice import Attention, Kind, refusals, same
 from aotbuild.errors import BuildError
 from aotbuild.gpus import Gpu
+from aotbuild.recipe.backends import PLAIN
 
 _CUDNN_LOWEST = 65504.0
 """cuDNN mishandles minus infinity in a mask; torch hands it float16's lowest number instead."""
 
 _aten = torch.ops.aten
+_SDPA = _aten.scaled_dot_product_attention.default
+_ASKED: dict[str, Kind] = {
+    "_native_cudnn": "cudnn",
+    "_native_flash": "flash",
+    "_native_efficient": "efficient",
+}
+"""Backends that are one of torch's kernels."""
 
 
-def lower_attention(program: ExportedProgram, gpu: Gpu, cudnn: int | None = None) -> dict[str, int]:
+def spell_out_attention(program: ExportedProgram) -> dict[str, int]:
+    """Put plain arithmetic in the place of each attention call, in place; how many there were."""
+    graph = program.graph_module.graph
+    nodes = graph.find_nodes(op="call_function", target=_SDPA)
+    for node in nodes:
+        _substitute(program, node, _math)
+    program.graph_module.recompile()
+    return {"math": len(nodes)} if nodes else {}
+
+
+def lower_attention(
+    program: ExportedProgram, gpu: Gpu, cudnn: int | None = None, attention: str = "sdpa"
+) -> dict[str, int]:
     """Put the kernel that torch would choose on this GPU in the place of each attention call.
 
     Args:
         program: changed in place; its tensors are fake ones on "cuda".
         gpu: the one that is built for.
         cudnn: cuDNN's version; by default that of this torch.
+        attention: the recipe's backend; one of torch's kernels, or plain arithmetic, is taken
+            instead of torch's choice.
 
     Returns:
         How many calls went to each kernel.
 
     Raises:
-        BuildError: a call that only MATH would take; names the module and each kernel's reason.
+        BuildError: a call that only MATH would take, or that the backend doesn't take; names the
+            module and each kernel's reason.
     """
+    if attention in PLAIN:
+        return spell_out_attention(program)
     version = _cudnn_version() if cudnn is None else cudnn
     graph, counts = program.graph_module.graph, Counter[str]()
-    for node in graph.find_nodes(
-        op="call_function", target=_aten.scaled_dot_product_attention.default
-    ):
+    for node in graph.find_nodes(op="call_function", target=_SDPA):
         answers = refusals(_describe(node), gpu, version)
+        if asked := _ASKED.get(attention):
+            absent = f"cuDNN {version} isn't asked for attention on {gpu.arch}"
+            answers = {asked: answers.get(asked, absent)}
         kind = next((k for k, reason in answers.items() if reason is None), None)
         if kind is None:
             raise BuildError(_explain(node, gpu, answers))
-        _substitute(program, node, kind)
+        _substitute(program, node, _KERNELS[kind])
         counts[kind] += 1
     program.graph_module.recompile()
     return dict(sorted(counts.items()))
@@ -79,11 +105,11 @@ def _arguments(node: fx.Node) -> dict[str, Any]:
     return {**dict(zip(names, node.args, strict=False)), **node.kwargs}
 
 
-def _substitute(program: ExportedProgram, node: fx.Node, kind: Kind) -> None:
+def _substitute(program: ExportedProgram, node: fx.Node, make: Make) -> None:
     call = _arguments(node)
     editor = _Editor(program.graph_module.graph, node)
     with program.graph_module.graph.inserting_before(node):
-        result = {"cudnn": _cudnn, "flash": _flash, "efficient": _efficient}[kind](editor, call)
+        result = make(editor, call)
     node.replace_all_uses_with(result, propagate_meta=False)
     program.graph_module.graph.erase_node(node)
     for spec in program.graph_signature.output_specs:
@@ -155,6 +181,22 @@ def _efficient(editor: _Editor, call: Mapping[str, Any]) -> fx.Node:
     return editor.call(operator.getitem, answer, 0)
 
 
+def _math(editor: _Editor, call: Mapping[str, Any]) -> fx.Node:
+    mask = _additive(editor, call, float("-inf"))
+    answer = editor.call(
+        _aten._scaled_dot_product_attention_math.default,
+        *(call["query"], call["key"], call["value"], mask),
+        *(0.0, call.get("is_causal", False), None),
+        scale=call.get("scale"),
+        enable_gqa=call.get("enable_gqa", False),
+    )
+    return editor.call(operator.getitem, answer, 0)
+
+
+Make = Callable[[_Editor, Mapping[str, Any]], fx.Node]
+_KERNELS: dict[Kind, Make] = {"cudnn": _cudnn, "flash": _flash, "efficient": _efficient}
+
+
 def _additive(editor: _Editor, call: Mapping[str, Any], excluded: float) -> fx.Node | None:
     """The mask as a summand in the query's dtype."""
     mask, dtype = call.get("attn_mask"), call["query"].meta["val"].dtype
@@ -172,6 +214,11 @@ def _explain(node: fx.Node, gpu: Gpu, answers: Mapping[Kind, str | None]) -> str
     stack = list(node.meta.get("nn_module_stack", {}).values())
     where = f"{stack[-1][0]} ({stack[-1][1].rpartition('.')[2]})" if stack else node.name
     reasons = "; ".join(f"{kind}: {reason}" for kind, reason in answers.items())
+    if len(answers) == 1:
+        return (
+            f"The backend that is asked for doesn't take the attention of {where} on {gpu.name} "
+            f"({gpu.arch}): {reasons}. Name another, or leave it to torch: sdpa."
+        )
     return (
         f"Only the MATH kernel would take the attention of {where} on {gpu.name} ({gpu.arch}): "
         f'{reasons}. Choose another precision, or write `attention = "math"` for this component '

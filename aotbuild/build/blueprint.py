@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from aotbuild import probe
+from aotbuild.build.backends import set_backend
 from aotbuild.build.bundle_request import for_bundle, settings_for
 from aotbuild.build.calls import RecordedCall
 from aotbuild.build.compile import options_for
@@ -20,9 +21,11 @@ from aotbuild.build.targets import target_for
 from aotbuild.cache.backend import INDUCTOR_CACHE
 from aotbuild.cache.files import weights_part
 from aotbuild.cache.key import RULES_REVISION, Part, make_parts
+from aotbuild.cache.requirements import REQUIRES
 from aotbuild.cache.signature import Signature
 from aotbuild.errors import BuildError
 from aotbuild.recipe import Recipe
+from aotbuild.recipe.backends import BACKENDS, requirements
 from aotbuild.target import Target
 
 
@@ -66,6 +69,8 @@ def draw(
     recorded = rehearsals[0].units[job.unit][job.index]
     bundle, asked = job.backend == INDUCTOR_CACHE, job.recipe.components[recorded.component]
     component, layers = judge_layers(recorded, for_bundle(asked) if bundle else asked)
+    if BACKENDS[component.attention].dispatched:
+        set_backend(recorded.module(), component.attention)
     dynamic = _range(job, rehearsals)
     signature = planned_signature(recorded, target.device, dynamic)
     preparation = {
@@ -116,11 +121,13 @@ def _parts(
     toolchain: Toolchain,
 ) -> tuple[Part, ...]:
     installed = probe.versions()
-    versions = {"torch": target.torch, "diffusers": installed["diffusers"]}
+    versions: dict[str, Any] = {"torch": target.torch, "diffusers": installed["diffusers"]}
     if target.device == "cuda":
         versions |= {"cuda": target.cuda, "triton": target.triton}
     if preparation["quantization"] != "none":
         versions["torchao"] = installed["torchao"]
+    if needed := requirements(preparation["attention"]):
+        versions[REQUIRES] = needed
     return make_parts(
         {
             "rules": RULES_REVISION,

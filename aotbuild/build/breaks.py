@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import traceback
 from collections import Counter
@@ -16,6 +17,8 @@ from aotbuild.build.calls import RecordedCall
 from aotbuild.cache.backend import INDUCTOR_CACHE
 
 _SHOWN = 3
+_ADVERTISED = re.compile(r" (?=For more information, run|The error above occurred when calling)")
+"""Where torch goes on to its own switches and documents, which a person here has no use for."""
 
 
 def explain_break(
@@ -32,7 +35,7 @@ def explain_break(
     if ours:
         last = ours[-1]
         where = f"{_below_packages(last.filename)}:{last.lineno}, `{last.line}`"
-    said = " ".join(str(error).split())[:600].rstrip(".")
+    said = _ADVERTISED.split(" ".join(str(error).split()))[0][:600].rstrip(".")
     return (
         f"{recorded.unit} ({recorded.identity.class_name}) can't be exported: {where}: "
         f"{type(error).__name__}: {said}. {_way_out(module, recorded, blocks, error)} A bundle of "

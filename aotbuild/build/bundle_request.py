@@ -18,7 +18,7 @@ def check_bundles(request: BuildRequest, target: Target) -> None:
     """Refuse a request for bundles that can't be made here; any other passes.
 
     Raises:
-        UsageError: packed weights, tuning or int8.
+        UsageError: packed weights, tuning, int8, or an attention backend.
         TargetError: the target isn't this very machine.
     """
     if request.backend != INDUCTOR_CACHE:
@@ -31,6 +31,11 @@ def check_bundles(request: BuildRequest, target: Target) -> None:
         raise UsageError(
             "--backend inductor-cache: int8 weights are the loader's to make, which torch.compile "
             "has no part in. Type --quant none, or leave --backend out."
+        )
+    if any(c.attention not in ("sdpa", "native") for c in components.values()):
+        raise UsageError(
+            "--backend inductor-cache: torch.compile takes the attention that the pipeline has. "
+            "Type --attention sdpa, or leave --backend out."
         )
     here = probe.this_machine(target.device)
     if not runs_here(target) or here.arch != target.arch:

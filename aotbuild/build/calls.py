@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from aotbuild.build.ip_adapter import add_ip_adapters
-from aotbuild.build.modules import build_module
+from aotbuild.build.modules import build_module, use_tiling
 from aotbuild.cache.manifest import ModuleIdentity
 from aotbuild.cache.signature import flatten
 from aotbuild.canonical import digest
@@ -52,6 +52,7 @@ class RecordedCall:
         casts: parameter or buffer -> dtype, of those that the pipeline has cast before the call.
         rules: argument -> the rule that gave it its canonical form, see `canonical`.
         ip_adapters: width of each IP-Adapter's image embeddings.
+        tiling: whether `enable_tiling` was called before.
         values: path -> the numbers of each tensor of at most `VALUES_LIMIT` elements (time ids,
             timesteps), so that verification asks for something that a pipeline would.
         block: which blocks of the component it is a call of; None: of the component itself.
@@ -71,12 +72,14 @@ class RecordedCall:
     rules: dict[str, str]
     values: dict[str, list[float]]
     ip_adapters: tuple[int, ...] = ()
+    tiling: bool = False
     block: Block | None = None
 
     def module(self) -> nn.Module:
         """The stock component as it is at the call: parameters on the meta device, buffers real."""
         module = build_module(self.config, self.precision)
         add_ip_adapters(module, self.ip_adapters, self.precision)
+        use_tiling(module, self.tiling)
         return apply_casts(module, self.casts)
 
     def cast(self, module: nn.Module) -> nn.Module:

@@ -125,6 +125,7 @@ def compile_package(
     folder: Path,
     tuning: Mapping[str, dict[str, int]] | None = None,
     tune: bool = False,
+    attention: str = "sdpa",
 ) -> Compiled:
     """Compile `program` below `folder` into AOTInductor's package.
 
@@ -134,6 +135,7 @@ def compile_package(
     Args:
         tuning: measured choices by kernel digest, for a GPU that isn't asked.
         tune: the GPU is there: let Inductor measure, and keep its choices in the checks.
+        attention: the recipe's backend, see `attention.lower_attention`.
 
     Raises:
         BuildError: Inductor or the C++ compiler failed; its message is inside.
@@ -152,8 +154,9 @@ def compile_package(
         with contextlib.ExitStack() as stack:
             stack.enter_context(_vector_isa(host_level(arch)))
             if arch.startswith("sm_"):
-                checks = _enter_gpu(stack, program, arch, tuning, tune)
+                checks = _enter_gpu(stack, program, arch, tuning, tune, attention)
             else:
+                checks = _spell_out(program, attention)
                 stack.enter_context(_tensors_compared_by_identity())
             path = torch._inductor.aoti_compile_and_package(
                 program, package_path=str(folder / "raw.pt2"), inductor_configs=configs
@@ -176,6 +179,7 @@ def _enter_gpu(
     arch: str,
     tuning: Mapping[str, dict[str, int]] | None,
     tune: bool,
+    attention: str,
 ) -> dict[str, Any]:
     from aotbuild.build.attention import lower_attention
     from aotbuild.build.tuning import recorded_choices
@@ -183,13 +187,21 @@ def _enter_gpu(
     from aotbuild.gpus import find_gpu
 
     gpu = find_gpu(arch)
-    attention = lower_attention(program, gpu)
+    kinds = lower_attention(program, gpu, attention=attention)
     if tune:
         stack.enter_context(_tensors_compared_by_identity())
         stats = stack.enter_context(recorded_choices())
     else:
         stats = stack.enter_context(virtual_gpu(gpu, tuning=tuning))
-    return {"attention": attention, "stats": stats}
+    return {"attention": kinds, "stats": stats}
+
+
+def _spell_out(program: ExportedProgram, attention: str) -> dict[str, Any]:
+    """Plain arithmetic in the place of attention calls, where it is asked for on a CPU."""
+    from aotbuild.build.attention import spell_out_attention
+    from aotbuild.recipe.backends import PLAIN
+
+    return {"attention": spell_out_attention(program)} if attention in PLAIN else {}
 
 
 @contextlib.contextmanager

@@ -50,6 +50,20 @@ def build_module(config: Mapping[str, Any], dtype: str) -> nn.Module:
     return module.eval()
 
 
+def use_tiling(module: nn.Module, tiling: bool) -> nn.Module:
+    """`module`, with `enable_tiling` called where `tiling` says so.
+
+    Raises:
+        RecipeError: the class works on no tiles.
+    """
+    if tiling:
+        enable: Callable[[], None] | None = getattr(module, "enable_tiling", None)
+        if enable is None:
+            raise RecipeError(f"{type(module).__name__} has no tiles: leave out tiling.")
+        enable()
+    return module
+
+
 def one_line(error: Exception) -> str:
     """A library's own words within a sentence of ours; some print whole tensors in theirs."""
     text = " ".join(str(error).split())

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import nn
 
+from aotbuild.build.backends import set_backend
 from aotbuild.build.fuse import fuse_projections
 from aotbuild.build.modules import quiet
 from aotbuild.build.preparations import NAMED
 from aotbuild.build.quantize import quantize
-from aotbuild.errors import RecipeError
 from aotbuild.recipe import ComponentRecipe, Int8Filter
 
 
@@ -22,11 +22,12 @@ def describe(component: ComponentRecipe) -> dict[str, Any]:
     return {
         "memory_format": component.memory_format,
         "fuse_qkv": component.fuse_qkv,
-        "attention": component.attention,
+        "attention": "sdpa" if component.attention == "native" else component.attention,
         "quantization": component.quantization,
         "int8": None if component.quantization == "none" else _plain(component.int8),
         "rules": dict(sorted(component.rules.items())),
         **({"ip_adapters": list(component.ip_adapters)} if component.ip_adapters else {}),
+        **({"tiling": True} if component.tiling else {}),
         **({"preparations": list(component.preparations)} if component.preparations else {}),
     }
 
@@ -49,6 +50,7 @@ def prepare(module: nn.Module, component: ComponentRecipe, *, for_export: bool =
     with quiet(), torch.no_grad():
         if component.attention == "math":
             _use_plain_attention(module)
+        set_backend(module, component.attention)
         if component.fuse_qkv:
             fuse_projections(module)
         for name in component.preparations:
@@ -59,16 +61,11 @@ def prepare(module: nn.Module, component: ComponentRecipe, *, for_export: bool =
 
 
 def _use_plain_attention(module: nn.Module) -> None:
+    """Where all are AttnProcessor2_0; in other modules the graph is changed, see `attention`."""
     from diffusers.models.attention_processor import AttnProcessor, AttnProcessor2_0
 
     processors = getattr(module, "attn_processors", {})
-    other = {type(p).__name__ for p in processors.values() if type(p) is not AttnProcessor2_0}
-    if other:
-        raise RecipeError(
-            f"attention = 'math' swaps AttnProcessor2_0 for its plain form, but "
-            f"{type(module).__name__} uses {', '.join(sorted(other))}: set attention = 'sdpa'."
-        )
-    if processors:
+    if processors and {type(p) for p in processors.values()} == {AttnProcessor2_0}:
         swap: Any = module.set_attn_processor
         swap(AttnProcessor())
 

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from aotbuild.build.arguments import call_arguments
+from aotbuild.build.backends import stock_attention
 from aotbuild.build.calls import RecordedCall, check_answer, check_leaves
 from aotbuild.build.modules import diffusers_class, one_line, quiet
 from aotbuild.build.stand_in import Recorder
@@ -69,7 +70,7 @@ def rehearse(
     _check_resolution(recipe.call, resolution)
     whole, recipe = recipe, recipe.vary(variant)
     cls = diffusers_class(recipe.pipeline)
-    with quiet(), torch.random.fork_rng(devices=[]), torch.no_grad():
+    with stock_attention(), quiet(), torch.random.fork_rng(devices=[]), torch.no_grad():
         recorders = _recorders(recipe, configs, regional=scope == "regional")
         pipeline = _assemble(cls, configs, recorders, recipe)
         _call(pipeline, call_arguments(recipe, cls, resolution, batch), recipe)
@@ -131,10 +132,14 @@ def _recorders(
         if _kind(config) == "model":
             component = recipe.components.get(name)
             rules = component.rules if component else {}
-            adapters = component.ip_adapters if component else ()
-            blocks = component if regional else None
             recorders[name] = Recorder(
-                name, config, recipe.torch_dtype, rules, adapters, regional=blocks
+                name,
+                config,
+                recipe.torch_dtype,
+                rules,
+                component.ip_adapters if component else (),
+                component is not None and component.tiling,
+                component if regional else None,
             )
     return recorders
 

@@ -35,8 +35,8 @@ __all__ = ["BuildRequest", "Built", "Event", "Planned", "build", "ensure", "plan
 
 OnEvent = Callable[[Event], None]
 
-_OURS = ("TORCH", "TRITON", "INDUCTOR", "PYTORCH")
-"""Prefixes of variables that change what torch compiles; a key knows none of them."""
+_OURS = ("TORCH", "TRITON", "INDUCTOR", "PYTORCH", "DIFFUSERS_ATTN")
+"""Prefixes of variables that change what is compiled; a key knows none of them."""
 
 
 def target_of(request: BuildRequest) -> Target:

@@ -24,7 +24,7 @@ from aotbuild.build.calls import (
     to_meta,
 )
 from aotbuild.build.ip_adapter import add_ip_adapters
-from aotbuild.build.modules import adopt_attributes, build_module, convert_tensors
+from aotbuild.build.modules import adopt_attributes, build_module, convert_tensors, use_tiling
 from aotbuild.cache.manifest import ModuleIdentity
 from aotbuild.loaders.signature import Method, bind, method_of
 from aotbuild.loaders.state import identify, module_state
@@ -52,11 +52,12 @@ class Recorder:
         precision: str,
         rules: Mapping[str, str],
         ip_adapters: tuple[int, ...] = (),
+        tiling: bool = False,
         regional: ComponentRecipe | None = None,
     ) -> None:
         self._component, self._config = component, config
         self._precision, self._rules = precision, dict(rules)
-        self._ip_adapters = ip_adapters
+        self._ip_adapters, self._tiling = ip_adapters, tiling
         self._twin = self._build()
         self.blocks: BlockRecorder | None = None
         if regional is not None:
@@ -73,7 +74,8 @@ class Recorder:
 
     def _build(self) -> nn.Module:
         module = build_module(self._config, self._precision)
-        return add_ip_adapters(module, self._ip_adapters, self._precision)
+        add_ip_adapters(module, self._ip_adapters, self._precision)
+        return use_tiling(module, self._tiling)
 
     def _make_stand_in(self) -> nn.Module:
         module = self._build()
@@ -117,6 +119,7 @@ class Recorder:
             rules={},
             values={},
             ip_adapters=self._ip_adapters,
+            tiling=self._tiling,
         )
 
     def _ask_twin(self, draft: RecordedCall, call: dict[str, Any]) -> Any:

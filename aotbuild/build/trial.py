@@ -31,12 +31,13 @@ def stock_module(manifest: Manifest, seed: int) -> tuple[nn.Module, nn.Module]:
     """
     from aotbuild.build.bundle_request import for_bundle
     from aotbuild.build.ip_adapter import adapters_of, add_ip_adapters
-    from aotbuild.build.modules import build_module, fill_random
+    from aotbuild.build.modules import build_module, fill_random, use_tiling
     from aotbuild.build.prepare import prepare
 
     whole = build_module(_config(manifest), manifest.precision)
     add_ip_adapters(whole, adapters_of(manifest), manifest.precision)
     blocks = manifest.provenance.get("blocks")
+    use_tiling(whole, is_tiled(manifest))
     part = whole.get_submodule(blocks[0]) if blocks else whole
     fill_random(part, seed)
     if manifest.backend == INDUCTOR_CACHE:
@@ -45,6 +46,12 @@ def stock_module(manifest: Manifest, seed: int) -> tuple[nn.Module, nn.Module]:
         whole.requires_grad_(True)
     part.to(manifest.target.device)
     return whole, part
+
+
+def is_tiled(manifest: Manifest) -> bool:
+    """Whether the artifact's recipe says that its component works on tiles."""
+    name = manifest.component.partition(".")[0]
+    return manifest.recipe.get("components", {}).get(name, {}).get("tiling") is True
 
 
 def _config(manifest: Manifest) -> dict[str, Any]:

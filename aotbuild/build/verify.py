@@ -53,7 +53,8 @@ def verify_in_process(store: Path, key: str, *, seed: int = 0) -> dict[str, Any]
     command = [sys.executable, "-m", "aotbuild.build.verify", str(store), key, str(seed)]
     with tempfile.TemporaryDirectory(prefix="aotbuild-verify-") as caches:
         own = {"TORCHINDUCTOR_CACHE_DIR": caches, "TRITON_CACHE_DIR": f"{caches}/triton"}
-        environment = {**os.environ, **own}
+        theirs = {n: v for n, v in os.environ.items() if not n.startswith("DIFFUSERS_ATTN")}
+        environment = {**theirs, **own}
         done = subprocess.run(command, capture_output=True, text=True, env=environment)
     try:
         answer = json.loads(done.stdout.splitlines()[-1])

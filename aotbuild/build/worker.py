@@ -107,6 +107,7 @@ def _compile(blueprint: Blueprint, folder: Path, work: Path, seconds: dict[str, 
             folder=work,
             tuning=blueprint.job.tuning,
             tune=blueprint.job.tune,
+            attention=blueprint.component.attention,
         )
     with _stage("package", unit, seconds):
         forbidden = (str(work), str(Path(torch.__file__).parent), sys.prefix)

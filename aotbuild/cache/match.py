@@ -15,6 +15,7 @@ from aotbuild.cache.backend import AOT, INDUCTOR_CACHE, LEFT_OUT
 from aotbuild.cache.item import Item
 from aotbuild.cache.key import json_differences
 from aotbuild.cache.manifest import Manifest, ModuleIdentity
+from aotbuild.cache.requirements import missing, required
 from aotbuild.canonical import canonical_bytes
 from aotbuild.target import Rejected, Target, Verdict, verdict_of
 from aotbuild.target import judge as judge_target
@@ -36,7 +37,7 @@ class ModuleFacts:
         state: what an export of it would freeze, see `loaders.state`.
         precision: the dtype its pipeline was loaded in, "float16".
         device: the kind of device its parameters are on: it decides which artifacts are wanted.
-        versions: installed packages by name, to word a refusal.
+        versions: installed packages by name: to word a refusal, and of all that are `required`.
     """
 
     identity: ModuleIdentity
@@ -74,6 +75,7 @@ def judge(
         *_module_reasons(manifest, facts),
         *_state_reasons(manifest, facts),
         *(target.reasons if isinstance(target, Rejected) else ()),
+        *missing(required(manifest.parts), facts.versions),
     ]
     return verdict_of(reasons, None if isinstance(target, Rejected) else target.note)
 

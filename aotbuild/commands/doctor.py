@@ -15,13 +15,14 @@ from aotbuild.cache import match
 from aotbuild.cache.artifact import Broken, Entry
 from aotbuild.cache.backend import INDUCTOR_CACHE
 from aotbuild.cache.hub import Hub
+from aotbuild.cache.requirements import missing, required
 from aotbuild.cache.store import Store
 from aotbuild.commands import artifacts
 from aotbuild.commands.lookup import Source, open_source
 from aotbuild.commands.opening import open_store
 from aotbuild.commands.output import json_option, print_json, store_option
 from aotbuild.errors import ToolchainError
-from aotbuild.target import Accepted, Target, Verdict, judge
+from aotbuild.target import Accepted, Rejected, Target, Verdict, judge, verdict_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,12 +39,16 @@ class Machine:
 
     def judge(self, store: Store, entry: Entry) -> Verdict:
         """Whether the artifact runs here, whatever pipeline it is for."""
-        return self.verdict(entry.manifest.target, store.verifications(entry))
+        return self.verdict(entry.manifest, store.verifications(entry))
 
-    def verdict(self, built: Target, records: Iterable[Mapping[str, Any]]) -> Verdict:
-        """The same, by an artifact's target and its verification records."""
-        machine = self.cpu if built.device == "cpu" else self.target
-        return judge(built, machine, verified_torch=match.verified_torch(records))
+    def verdict(self, built: match.Described, records: Iterable[Mapping[str, Any]]) -> Verdict:
+        """The same, of a manifest or of what an index tells, and its verification records."""
+        machine = self.cpu if built.target.device == "cpu" else self.target
+        verdict = judge(built.target, machine, verified_torch=match.verified_torch(records))
+        needed = required(built.parts)
+        lacking = tuple(missing(needed, probe.installed(needed)))
+        reasons = verdict.reasons if isinstance(verdict, Rejected) else ()
+        return verdict_of((*reasons, *lacking)) if lacking else verdict
 
 
 @click.command()
@@ -99,7 +104,7 @@ def toolchain() -> str:
 def _judge_remote(source: Source, store: Store, as_json: bool) -> None:
     """The verdicts on what an index or a lockfile tells of."""
     machine = Machine(target=probe.this_machine(), cpu=probe.this_machine("cpu"))
-    verdicts = [(i, machine.verdict(i.target, i.verification)) for i in source.items]
+    verdicts = [(i, machine.verdict(i, i.verification)) for i in source.items]
     if not as_json:
         at = f" at {source.commit}" if source.commit else ""
         _print_machine(machine, f"{source.name}{at}")

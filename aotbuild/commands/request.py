@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -11,23 +10,25 @@ from typing import Any, TypeVar
 
 import click
 
+from aotbuild.build.backends import check_backend
 from aotbuild.build.checkpoint import local_folder
 from aotbuild.build.pack import check_checkpoint
 from aotbuild.build.request import BuildRequest
 from aotbuild.cache.backend import AOT, BACKENDS
 from aotbuild.cache.weight_files import find_weights
+from aotbuild.commands.calls import find_batches, find_resolutions, find_variants
 from aotbuild.commands.output import json_option, store_option
 from aotbuild.errors import ToolchainError, UsageError
 from aotbuild.gpus import find_gpu
-from aotbuild.recipe import DTYPES, QUANTIZATIONS, Recipe, check_resolution, load_recipe
+from aotbuild.reading import one_of
+from aotbuild.recipe import DTYPES, QUANTIZATIONS, Recipe, load_recipe
+from aotbuild.recipe.component import ATTENTIONS
 from aotbuild.target import CPU_LEVELS
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 NEEDED = ("diffusers", "transformers", "torchao", "accelerate", "elftools", "rich")
 """Modules of what the extra `build` brings."""
-
-BATCH_LIMIT = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +42,7 @@ class Arguments:
     variant: tuple[str, ...]
     dtype: str | None
     quant: str | None
+    attention: str | None
     scope: str
     component: tuple[str, ...]
     backend: str = AOT
@@ -77,6 +79,11 @@ _OPTIONS = (
     ),
     click.option("--dtype", type=click.Choice(tuple(DTYPES)), help="Precision of the pipeline."),
     click.option("--quant", type=click.Choice(QUANTIZATIONS), help="Weights of the denoiser."),
+    click.option(
+        "--attention",
+        metavar="BACKEND",
+        help="Of the denoiser: sdpa, math, or a backend of diffusers' dispatcher.",
+    ),
     click.option(
         "--scope",
         type=click.Choice(("full", "regional")),
@@ -124,35 +131,26 @@ def make_request(arguments: Arguments) -> BuildRequest:
             packed.
         ToolchainError: what the extra `build` installs is missing.
     """
-    recipe = load_recipe(arguments.recipe).override(
-        dtype=arguments.dtype, quantization=arguments.quant
-    )
+    recipe = _recipe(arguments)
     if arguments.gpu not in ("cpu", "auto", *CPU_LEVELS):
         find_gpu(arguments.gpu)
-    resolutions, dynamic = _resolutions(arguments, recipe)
-    batches = tuple(map(_batch, _items("--batch", arguments.batch))) or (recipe.call.batch,)
+    resolutions, dynamic = find_resolutions(arguments.resolution, arguments.dynamic, recipe)
     if arguments.tune and arguments.gpu in ("cpu", *CPU_LEVELS):
         raise UsageError(
             f"--tune measures on a GPU, and --gpu {arguments.gpu} builds for a CPU. Leave it out."
         )
     local_folder(arguments.checkpoint)
-    if arguments.pack_weights and arguments.scope != "full":
-        raise UsageError(
-            "--pack-weights puts a component's weights beside its code, and a regional artifact "
-            "serves many blocks, each with its own. Leave one of the two out."
-        )
     if arguments.pack_weights:
-        checkpoint = check_checkpoint(arguments.checkpoint)
-        for name in recipe.components:
-            find_weights(checkpoint, name)
+        _check_packing(arguments, recipe)
     check_installed()
+    _check_attention(arguments, recipe)
     path = Path(arguments.recipe).expanduser()
     return BuildRequest(
         recipe=recipe,
         gpu=arguments.gpu,
         resolutions=resolutions,
-        batches=batches,
-        variants=_variants(arguments, recipe),
+        batches=find_batches(arguments.batch, recipe),
+        variants=find_variants(arguments.variant, recipe),
         dynamic=dynamic,
         scope=arguments.scope,
         components=arguments.component,
@@ -166,62 +164,41 @@ def make_request(arguments: Arguments) -> BuildRequest:
     )
 
 
-def _resolutions(
-    arguments: Arguments, recipe: Recipe
-) -> tuple[tuple[str, ...], tuple[str, str] | None]:
-    """The sizes to build for, and the range in their place; each on the model's grid."""
-    resolutions = _items("--resolution", arguments.resolution) or (recipe.call.resolution,)
-    dynamic = _range(arguments.dynamic)
-    if dynamic and arguments.resolution:
-        raise UsageError("--dynamic names a range of resolutions: leave --resolution out.")
-    for resolution in (*resolutions, *(dynamic or ())):
-        _check_resolution(resolution, recipe)
-    return resolutions, dynamic
-
-
-def _variants(arguments: Arguments, recipe: Recipe) -> tuple[str, ...]:
-    known, chosen = tuple(recipe.call.variants), _items("--variant", arguments.variant)
-    if "all" in chosen:
-        return known
-    for name in chosen:
-        if name not in known:
-            raise UsageError(
-                f"--variant {name}: recipe {recipe.name} has the calls "
-                f"{', '.join(known) or 'of no name'}; write one, several, or all."
-            )
-    return chosen
-
-
-def _items(option: str, given: tuple[str, ...]) -> tuple[str, ...]:
-    """What lists like "1,4,16" hold, each once, in their order."""
-    items = tuple(item.strip() for text in given for item in text.split(","))
-    if not all(items):
-        raise UsageError(f"{option} {','.join(given)}: nothing stands at one side of a comma.")
-    return tuple(dict.fromkeys(items))
-
-
-def _batch(text: str) -> int:
-    if not re.fullmatch(r"[1-9][0-9]{0,3}", text) or int(text) > BATCH_LIMIT:
-        raise UsageError(
-            f"--batch {text}: write whole numbers from 1 to {BATCH_LIMIT}, like 4 or 1,4,16."
-        )
-    return int(text)
-
-
-def _range(text: str | None) -> tuple[str, str] | None:
-    if text is None:
-        return None
-    low, colon, high = text.partition(":")
-    if not colon:
-        raise UsageError(f"--dynamic {text}: write WxH:WxH, like 768x768:1280x1280.")
-    return low, high
-
-
-def _check_resolution(text: str, recipe: Recipe) -> None:
+def _recipe(arguments: Arguments) -> Recipe:
+    """The recipe with what the command line says otherwise."""
+    recipe = load_recipe(arguments.recipe)
+    if arguments.attention is not None:
+        try:
+            one_of("--attention", arguments.attention, ATTENTIONS)
+        except ValueError as e:
+            raise UsageError(f"{e}.") from e
     try:
-        check_resolution(text, recipe.call.multiple_px)
+        return recipe.override(
+            dtype=arguments.dtype, quantization=arguments.quant, attention=arguments.attention
+        )
     except ValueError as e:
-        raise UsageError(f"Recipe {recipe.name}: {e}.") from e
+        raise UsageError(
+            f"Recipe {recipe.name} with --attention {arguments.attention}: {e}."
+        ) from e
+
+
+def _check_packing(arguments: Arguments, recipe: Recipe) -> None:
+    """There are weights to pack, and one set for each artifact."""
+    if arguments.scope != "full":
+        raise UsageError(
+            "--pack-weights puts a component's weights beside its code, and a regional artifact "
+            "serves many blocks, each with its own. Leave one of the two out."
+        )
+    checkpoint = check_checkpoint(arguments.checkpoint)
+    for name in recipe.components:
+        find_weights(checkpoint, name)
+
+
+def _check_attention(arguments: Arguments, recipe: Recipe) -> None:
+    """Every component's backend can be built here for the device that is named."""
+    device = "cpu" if arguments.gpu in ("cpu", *CPU_LEVELS) else "cuda"
+    for name, component in recipe.on(device).components.items():
+        check_backend(name, component.attention, device)
 
 
 def check_installed() -> None:

@@ -13,6 +13,7 @@ from aotbuild import probe
 from aotbuild.cache import match
 from aotbuild.cache.artifact import Entry
 from aotbuild.cache.quantization import otherwise_quantized
+from aotbuild.cache.requirements import required
 from aotbuild.loaders.loaded import Rejection
 from aotbuild.loaders.options import Options
 from aotbuild.loaders.origin import origin
@@ -129,8 +130,10 @@ def judged(
         how = {"trial": options.trial, "bundles": options.bundles}
         verdict = match.judge(manifest, here, machine, records=records, **how)
         if isinstance(verdict, Rejected):
-            # Versions only word a refusal, and reading them takes as long as binding a UNet.
-            here = replace(here, versions=probe.versions())
+            # Versions are for refusals and for what few artifacts require; reading them takes as
+            # long as binding a UNet.
+            needed = probe.installed(required(manifest.parts))
+            here = replace(here, versions=probe.versions() | needed)
             verdict = match.judge(manifest, here, machine, records=records, **how)
         if isinstance(verdict, Rejected):
             found.turn_down(entry, verdict.reasons)

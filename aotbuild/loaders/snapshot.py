@@ -12,6 +12,7 @@ from typing import Any
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
+from aotbuild.loaders.attending import active_backend
 from aotbuild.loaders.state import FREEU, depends_on_training, processor_of
 from aotbuild.loaders.tree import walk
 
@@ -48,6 +49,7 @@ class Snapshot:
         self._paddings = list(map(getitem, self._convolutions, repeat("padding_mode")))
         self._modal = [vars(m) for m in modules if m is module or depends_on_training(m)]
         self._modes = list(map(getitem, self._modal, repeat("training")))
+        self._attention = active_backend()
 
     def _hooks_match(self) -> bool:
         """Looks only after somebody registered a hook somewhere, or where there were some.
@@ -73,6 +75,7 @@ class Snapshot:
                 and list(map(getitem, self._convolutions, repeat("padding_mode"))) == self._paddings
                 and list(map(getitem, self._modal, repeat("training"))) == self._modes
                 and self._watched == self._values
+                and active_backend() == self._attention
             )
         except (KeyError, RuntimeError, TypeError, ValueError):
             # An attribute that is gone, or one whose comparison isn't a plain bool: a change.

@@ -18,6 +18,7 @@ from torch import nn
 
 from aotbuild.cache.manifest import ModuleIdentity
 from aotbuild.canonical import digest
+from aotbuild.loaders.attending import attention_state
 from aotbuild.loaders.tree import walk
 
 State: TypeAlias = dict[str, Any]
@@ -57,17 +58,21 @@ def module_state(module: nn.Module) -> State:
         hooks: paths with forward hooks or a replaced `forward`.
         adapters: paths of layers with an adapter.
         modules: by class, a digest over where its instances stand and their plain attributes.
+        attention: the backend of diffusers' dispatcher, where it isn't the stock one.
     """
     named = walk(module)
+    processors = {p: q for p, m in named if (q := processor_of(m)) is not None}
+    attention = attention_state(processors)
     return {
         "training": module.training or any(_in_training(m) for _, m in named),
-        "processors": _processors(named),
+        "processors": _processors(processors),
         "switches": _scalars(module, skip=()),
         "freeu": {p: v for p, m in named if (v := [vars(m).get(k) for k in FREEU]) != [None] * 4},
         "fused": [p for p, m in named if vars(m).get("fused_projections") is True],
         "hooks": [p for p, m in named if is_hooked(m)],
         "adapters": [p for p, m in named if any(c in m._modules for c in _ADAPTER_CHILDREN)],
         "modules": _shape_of_tree(named),
+        **({} if attention is None else {"attention": attention}),
     }
 
 
@@ -141,8 +146,8 @@ def processor_of(module: nn.Module) -> object | None:
     return found if found is not None else module._modules.get("processor")
 
 
-def _processors(named: list[tuple[str, nn.Module]]) -> str | dict[str, str]:
-    found = {p: _describe(q) for p, m in named if (q := processor_of(m)) is not None}
+def _processors(processors: Mapping[str, object]) -> str | dict[str, str]:
+    found = {path: _describe(processor) for path, processor in processors.items()}
     kinds = set(found.values())
     return kinds.pop() if len(kinds) == 1 else found
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, replace
 
 from aotbuild.reading import one_of, read
+from aotbuild.recipe.backends import BACKENDS
 from aotbuild.recipe.call import Scalar
 
 METHODS = ("forward", "decode", "encode")
 MEMORY_FORMATS = ("contiguous", "channels_last")
-ATTENTIONS = ("sdpa", "math")
+ATTENTIONS = tuple(BACKENDS)
 QUANTIZATIONS = ("none", "int8dq")
 CPU_FIELDS = ("memory_format", "fuse_qkv", "attention", "quantization")
 PREPARATIONS = ("real_rotary",)
@@ -57,12 +58,14 @@ class ComponentRecipe:
             ControlNet has a checkpoint of its own.
         memory_format: of its convolution weights.
         fuse_qkv: query, key and value projections as one matrix product.
-        attention: "sdpa", or "math" for the plain processors.
+        attention: of `ATTENTIONS`: "sdpa", "math" for plain arithmetic, or a backend by the name
+            that diffusers' dispatcher has for it.
         quantization: "none", or "int8dq": int8 weights by row, int8 activations by row at each
             call.
         int8: which layers "int8dq" quantizes; a component without it is never quantized.
         ip_adapters: for each IP-Adapter that the pipeline has loaded, the width of its image
             embeddings.
+        tiling: whether the service calls `enable_tiling` on it.
         preparations: of `PREPARATIONS`, what else is done to the module before export.
         blocks: classes of the repeated blocks that the regional scope compiles; none: those that
             the component's class names as `_repeated_blocks`.
@@ -80,6 +83,7 @@ class ComponentRecipe:
     quantization: str = "none"
     int8: Int8Filter | None = None
     ip_adapters: tuple[int, ...] = ()
+    tiling: bool = False
     preparations: tuple[str, ...] = ()
     blocks: tuple[str, ...] = ()
     rules: dict[str, str] = field(default_factory=dict)
@@ -126,6 +130,19 @@ class ComponentRecipe:
             return self
         cpu = {name: value for name, value in self.cpu.items() if name != "quantization"}
         return replace(self, quantization=quantization, cpu=cpu)
+
+    def attending(self, attention: str) -> ComponentRecipe:
+        """This denoiser with that attention backend on every device; other components as they are.
+
+        Plain arithmetic knows no fused projections.
+        """
+        if self.methods != ("forward",):
+            return self
+        cpu = {name: value for name, value in self.cpu.items() if name != "attention"}
+        if attention == "math":
+            cpu.pop("fuse_qkv", None)
+        fuse_qkv = self.fuse_qkv and attention != "math"
+        return replace(self, attention=attention, fuse_qkv=fuse_qkv, cpu=cpu)
 
     def on(self, device: str) -> ComponentRecipe:
         """This component as it is prepared for `device`, "cpu" or "cuda"."""

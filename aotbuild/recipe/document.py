@@ -124,6 +124,7 @@ class Recipe:
         *,
         dtype: str | None = None,
         quantization: str | None = None,
+        attention: str | None = None,
         resolution: str | None = None,
         batch: int | None = None,
     ) -> Recipe:
@@ -138,6 +139,8 @@ class Recipe:
         if batch is not None:
             call = replace(call, batch=batch)
         components = self.components
+        if attention is not None:
+            components = {n: c.attending(attention) for n, c in components.items()}
         if quantization is not None:
             components = {n: c.quantized(quantization) for n, c in components.items()}
             if quantization not in {c.quantization for c in components.values()}:

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from aotbuild.build.attention import lower_attention
+from aotbuild.build.attention import lower_attention, spell_out_attention
 from aotbuild.build.attention_choice import Attention, refusals
 from aotbuild.errors import BuildError
 from aotbuild.gpus import find_gpu
@@ -188,3 +188,47 @@ def test_lowering_refuses_math_and_says_why_when_no_kernel_takes_the_call():
     program = export(*QKV, dtype=torch.float64)
     with pytest.raises(BuildError, match=r"Only the MATH kernel.*flash: torch\.float64.*attention"):
         lower_attention(program, find_gpu("a100"), CUDNN)
+
+
+@pytest.mark.cuda_build
+@pytest.mark.parametrize(
+    ("asked", "kind"),
+    [
+        ("_native_cudnn", "cudnn"),
+        ("_native_flash", "flash"),
+        ("_native_efficient", "efficient"),
+    ],
+)
+def test_lowering_takes_the_kernel_that_is_asked_for_when_it_takes_the_call(asked, kind):
+    program = export(*QKV)
+    assert lower_attention(program, find_gpu("h100"), CUDNN, asked) == {kind: 1}
+
+
+@pytest.mark.cuda_build
+def test_lowering_refuses_the_kernel_that_is_asked_for_when_it_does_not_take_the_call():
+    masked = export(*QKV, mask=((64, 64), torch.bool))
+    with pytest.raises(BuildError, match=r"asked for doesn't take.*flash: a mask\..*sdpa"):
+        lower_attention(masked, find_gpu("a100"), CUDNN, "_native_flash")
+    with pytest.raises(BuildError, match=r"cudnn: cuDNN \d+ isn't asked for attention on sm_80"):
+        lower_attention(export(*QKV), find_gpu("a100"), CUDNN, "_native_cudnn")
+
+
+@pytest.mark.cuda_build
+def test_lowering_spells_out_what_no_kernel_takes_when_plain_arithmetic_is_asked_for():
+    program = export(*QKV, dtype=torch.float64)
+    assert lower_attention(program, find_gpu("a100"), CUDNN, "math") == {"math": 1}
+
+
+@pytest.mark.parametrize("options", [{}, {"scale": 0.5}, {"is_causal": True}, {"masked": True}])
+def test_plain_arithmetic_computes_what_attention_does_when_spelled_out(options):
+    masked = options.get("masked", False)
+    module = Attend(**{k: v for k, v in options.items() if k != "masked"})
+    generator = torch.Generator().manual_seed(0)
+    inputs = [torch.randn(2, 3, 16, 8, generator=generator) for _ in range(3)]
+    if masked:
+        inputs.append(torch.arange(16).repeat(16, 1) % 3 > 0)
+    program = torch.export.export(module, tuple(inputs), strict=False)
+    expected = module(*inputs)
+    assert spell_out_attention(program) == {"math": 1}
+    assert "aten.scaled_dot_product_attention.default" not in targets(program)
+    torch.testing.assert_close(program.module()(*inputs), expected)

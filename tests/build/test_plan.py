@@ -111,7 +111,7 @@ LABELS = {"format", "name", "title", "checkpoint", "revision"}
 ELSEWHERE = {
     "pipeline", "architecture", "components", "methods", "call", "resolution", "multiple_px",
     "batch", "int8", "ip_adapters", "shape", "fill", "count", "preparations", "blocks", "lengths",
-    "optional",
+    "optional", "tiling",
 }  # fmt: skip
 """Fields that decide which calls of which module are recorded, and so come in by way of those."""
 

@@ -17,6 +17,7 @@ from aotbuild.build.modules import build_module, fill_random
 from aotbuild.build.prepare import describe, prepare
 from aotbuild.build.rehearse import Rehearsal, rehearse
 from aotbuild.errors import BuildError, RecipeError
+from aotbuild.loaders.state import module_state
 from aotbuild.recipe import ComponentRecipe, load_configs, load_recipe
 
 CONFIGS = load_configs("tiny")
@@ -92,7 +93,7 @@ def test_prepare_refuses_when_diffusers_fuses_nothing_and_says_nothing() -> None
         prepare(build_module(config, "float32"), replace(PLAIN, fuse_qkv=True))
 
 
-def test_prepare_refuses_when_plain_attention_is_not_for_the_class() -> None:
+def flux() -> nn.Module:
     config = {
         "_class_name": "FluxTransformer2DModel",
         "num_layers": 1,
@@ -104,8 +105,26 @@ def test_prepare_refuses_when_plain_attention_is_not_for_the_class() -> None:
         "in_channels": 4,
         "axes_dims_rope": [4, 4, 8],
     }
-    with pytest.raises(RecipeError, match="uses FluxAttnProcessor"):
-        prepare(build_module(config, "float32"), replace(PLAIN, attention="math"))
+    return build_module(config, "float32")
+
+
+def test_prepare_keeps_processors_when_plain_attention_is_the_graphs_affair() -> None:
+    module = flux()
+    prepare(module, replace(PLAIN, attention="math"))
+    assert module_state(module) == module_state(flux())
+
+
+def test_prepare_lets_the_dispatcher_choose_when_a_backend_is_named() -> None:
+    module = flux()
+    prepare(module, replace(PLAIN, attention="flex"))
+    asked = [p._attention_backend.value for p in module.attn_processors.values()]
+    assert asked == ["flex", "flex"]
+
+
+def test_prepare_refuses_a_backend_when_the_class_asks_torch_itself() -> None:
+    (recorded,) = rehearsal().units["unet"]
+    with pytest.raises(RecipeError, match="its processors \\(AttnProcessor2_0\\) ask torch"):
+        prepare(recorded.module(), replace(PLAIN, attention="flash"))
 
 
 def planned(component: ComponentRecipe) -> tuple[ConstantPlan, nn.Module]:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from diffusers import StableDiffusionXLPipeline
+from diffusers.models.attention_dispatch import attention_backend
 
 from aotbuild.build.arguments import call_arguments
 from aotbuild.build.calls import check_answer
@@ -267,3 +268,23 @@ def test_rehearse_repeats_the_pipelines_words_when_it_refuses_the_call() -> None
     ) as e:
         run(recipe)
     assert ".." not in str(e.value)
+
+
+def test_rehearse_leaves_the_tiles_to_the_vae_when_the_recipe_says_so() -> None:
+    tiling = replace(TINY.components["vae"], tiling=True)
+    recipe = replace(TINY, components={**TINY.components, "vae": tiling})
+    (plain,), (tiled,) = (run(r).units["vae.decode"] for r in (TINY, recipe))
+    assert not plain.module().use_tiling
+    assert tiled.module().use_tiling
+    assert tiled.state["switches"]["use_tiling"] is True
+    with pytest.raises(RecipeError, match="has no tiles"):
+        run(replace(TINY, components={"unet": replace(TINY.components["unet"], tiling=True)}))
+
+
+def test_rehearse_records_the_stock_attention_when_the_process_has_named_another() -> None:
+    configs = load_configs("flux1-schnell")
+    configs["transformer"] |= {"num_layers": 1, "num_single_layers": 1}
+    with attention_backend("_native_math"):
+        found = run(load_recipe("flux1-schnell"), configs, variant="default")
+    (recorded,) = found.units["transformer"]
+    assert "attention" not in recorded.state

@@ -1,19 +1,21 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from aotbuild.commands.request import Arguments, make_request
-from aotbuild.errors import UsageError
+from aotbuild.errors import ToolchainError, UsageError
 
 
 def arguments(tmp_path: Path, **changes: Any) -> Arguments:
     said: dict[str, Any] = {
         "recipe": "tiny", "gpu": "cpu", "resolution": (), "batch": (), "variant": (), "dtype": None,
-        "quant": None, "scope": "full", "component": (), "dynamic": None, "checkpoint": None,
-        "pack_weights": False, "store": tmp_path, "tune": False, "no_verify": False,
+        "quant": None, "attention": None, "scope": "full", "component": (), "dynamic": None,
+        "checkpoint": None, "pack_weights": False, "store": tmp_path, "tune": False,
+        "no_verify": False,
     }  # fmt: skip
     return Arguments(**{**said, **changes})
 
@@ -46,6 +48,36 @@ def test_request_has_each_size_once_when_lists_and_options_repeat(tmp_path: Path
 def test_batch_is_refused_in_one_sentence_when_it_is_nonsense(tmp_path: Path, batch: str) -> None:
     with pytest.raises(UsageError, match="--batch"):
         make_request(arguments(tmp_path, batch=(batch,)))
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"attention": "flsh"}, UsageError, "did you mean 'flash'"),
+        ({"attention": "_native_npu"}, UsageError, "hardware that aotbuild doesn't build for"),
+        ({"attention": "_native_flash"}, UsageError, "is for cuda, not for cpu"),
+        ({"attention": "flash", "gpu": "a100"}, ToolchainError, "pip install 'flash-attn>=2.6.3'"),
+        ({"attention": "sage_hub", "gpu": "a100"}, ToolchainError, "kernels>=0.12"),
+        (
+            {"attention": "math", "gpu": "a100", "recipe": "sdxl-ip-adapter"},
+            UsageError,
+            "neither fused nor plain",
+        ),
+    ],
+)
+def test_attention_is_refused_before_the_work_when_it_can_not_be_built_here(
+    tmp_path: Path, changes: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=re.escape(message)):
+        make_request(arguments(tmp_path, **changes))
+
+
+def test_attention_is_of_the_denoiser_alone_when_it_is_named(tmp_path: Path) -> None:
+    recipe = make_request(arguments(tmp_path, attention="math")).recipe
+    assert recipe.components["unet"].attention == "math"
+    assert not recipe.components["unet"].fuse_qkv
+    assert recipe.components["vae"].attention == "sdpa"
+    assert recipe.components["vae"].fuse_qkv
 
 
 def test_packing_is_refused_before_the_work_when_no_weights_are_named(tmp_path: Path) -> None:

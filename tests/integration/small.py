@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import diffusers
 import torch
 
 from aotbuild.bench.pipeline import pipeline_inputs, random_pipeline
@@ -19,6 +20,7 @@ _TABLE: dict[str, Any] = tomllib.loads(
     Path(__file__).with_name("small.toml").read_text(encoding="utf-8")
 )
 ROWS: dict[str, dict[str, Any]] = _TABLE["rows"]
+_SCHEDULERS: dict[str, dict[str, Any]] = _TABLE["schedulers"]
 
 
 def small_recipe(name: str, folder: Path) -> Recipe:
@@ -71,9 +73,16 @@ def checkpointed_pipeline(recipe: Recipe, folder: Path) -> Any:
     return pipeline
 
 
-def picture(pipeline: Any, recipe: Recipe) -> torch.Tensor:
-    """The first images or frames that the pipeline makes of seeded inputs, in two steps."""
+def swap_scheduler(pipeline: Any, name: str) -> None:
+    """Give `pipeline` a scheduler of the table, or of that class, with its own one's config."""
+    said = {"class": name, **_SCHEDULERS.get(name, {})}
+    cls = getattr(diffusers, said.pop("class"))
+    pipeline.scheduler = cls.from_config(pipeline.scheduler.config, **said)
+
+
+def picture(pipeline: Any, recipe: Recipe, steps: int = 2) -> torch.Tensor:
+    """The first images or frames that the pipeline makes of seeded inputs."""
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)  # some schedulers draw without the pipeline's generator
-        answer = pipeline(**pipeline_inputs(recipe, steps=2), output_type="pt")[0]
+        answer = pipeline(**pipeline_inputs(recipe, steps=steps), output_type="pt")[0]
     return torch.as_tensor(answer)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import torch
-from diffusers import AutoencoderKL, UNet2DConditionModel
+from diffusers import AutoencoderKL, FluxTransformer2DModel, UNet2DConditionModel
 from torch import Tensor, nn
 
 
@@ -79,6 +79,20 @@ def call(seed: int = 1, size: int = 16, batch: int = 2, **others: Any) -> dict[s
     torch.manual_seed(seed)
     sample = torch.randn(batch, 4, size, size)
     return {"sample": sample, "timestep": torch.full((batch,), 7.0), **others}
+
+
+def flux() -> FluxTransformer2DModel:
+    """Two blocks whose attention diffusers' dispatcher is asked for."""
+    return FluxTransformer2DModel(
+        num_layers=1,
+        num_single_layers=1,
+        attention_head_dim=16,
+        num_attention_heads=2,
+        joint_attention_dim=8,
+        pooled_projection_dim=8,
+        in_channels=4,
+        axes_dims_rope=(4, 4, 8),
+    ).eval()
 
 
 def unet(seed: int = 0) -> UNet2DConditionModel:

@@ -5,6 +5,7 @@ import json
 import pytest
 import torch
 from diffusers import AutoencoderKL, UNet2DConditionModel
+from diffusers.models.attention_dispatch import AttentionBackendName, attention_backend
 from torch import nn
 
 from aotbuild.loaders.snapshot import Snapshot
@@ -57,6 +58,26 @@ def test_module_state_holds_the_vaes_switches() -> None:
     switches = module_state(AutoencoderKL())["switches"]
     assert switches["use_tiling"] is False
     assert "tile_overlap_factor" in switches
+
+
+def test_module_state_names_the_attention_backend_when_it_is_not_the_stock_one() -> None:
+    flux = nets.flux()
+    stock = module_state(flux)
+    assert "attention" not in stock
+    seen = Snapshot(flux)
+    with attention_backend("_native_math"):
+        assert module_state(flux)["attention"] == "_native_math"
+        assert not seen.matches()
+        assert module_state(nets.unet()).get("attention") is None  # it doesn't ask the dispatcher
+    assert seen.matches()
+    for processor in flux.attn_processors.values():
+        processor._attention_backend = AttentionBackendName("native")
+    assert not seen.matches()
+    assert module_state(flux) == stock
+    seen = Snapshot(flux)
+    processor._attention_backend = AttentionBackendName("flex")
+    assert not seen.matches()
+    assert sorted(module_state(flux)["attention"].values()) == ["flex", "native"]
 
 
 def test_a_snapshot_matches_until_something_changes() -> None:
