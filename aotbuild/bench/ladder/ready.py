@@ -18,19 +18,33 @@ from aotbuild.bench.ladder.rungs import (
 )
 from aotbuild.build.prepare import prepare
 from aotbuild.build.quantize import INDUCTOR
+from aotbuild.errors import RecipeError
 from aotbuild.recipe import Recipe
+
+
+class UnclimbableError(Exception):
+    """The pipeline can't be as the rung has it; its text is the reason."""
 
 
 def prepare_components(pipeline: Any, recipe: Recipe, rung: Rung) -> None:
     """Attention, layout, fusion and quantization of every component that the recipe names.
 
     Raises:
-        RecipeError: a component can't be prepared so.
+        UnclimbableError: a component can't be prepared so.
     """
     for name, component in recipe.components.items():
         module: nn.Module = getattr(pipeline, name)
         module.requires_grad_(False)
-        prepare(module, component_for(component, rung), for_export=False)
+        try:
+            prepare(module, component_for(component, rung), for_export=False)
+        except RecipeError as e:
+            raise UnclimbableError(str(e)) from e
+        kinds = {type(p).__name__ for p in getattr(module, "attn_processors", {}).values()}
+        if rung.attention == "math" and kinds - {"AttnProcessor"}:
+            raise UnclimbableError(
+                f"{type(module).__name__} has no plain attention, its processors are "
+                f"{', '.join(sorted(kinds))}"
+            )
 
 
 def compile_components(pipeline: Any, recipe: Recipe, rung: Rung) -> None:

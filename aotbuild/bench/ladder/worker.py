@@ -170,6 +170,7 @@ def main() -> None:
     """Run the job on stdin; memory that doesn't suffice is an answer, not a crash."""
     import torch
 
+    from aotbuild.bench.ladder.ready import UnclimbableError
     from aotbuild.bench.ladder.rungs import ACCELERATE
 
     job = Job(**json.load(sys.stdin))
@@ -181,6 +182,8 @@ def main() -> None:
         if "not enough memory" not in str(e):  # what torch's CPU allocator says
             raise
         answer = {"status": "out of memory"}
+    except UnclimbableError as e:
+        answer = {"status": "skipped", "reason": str(e)}
     except TypeError as e:
         if job.rung != ACCELERATE:
             raise
