@@ -163,9 +163,10 @@ def find_gpu(name: str) -> Gpu:
     if found is None:
         known = [*GPUS, *by_arch]
         near = difflib.get_close_matches(wanted, known, n=1, cutoff=0.5)
-        hint = f"did you mean {near[0]}? " if near else ""
+        hint = f"Did you mean {near[0]}? " if near else ""
+        hint = "Type --gpu auto for the one that is here. " if wanted in ("cuda", "gpu") else hint
         raise TargetError(
-            f"GPU {name!r} isn't known; {hint}Known are {', '.join(known)}, `auto` for the one "
+            f"GPU {name!r} isn't known. {hint}Known are {', '.join(known)}, `auto` for the one "
             "that is here, and `cpu`."
         )
     return found

@@ -56,7 +56,13 @@ WRONG_CALLS = {
     "no gpu": (("build", "tiny"), "--gpu"),
     "unknown recipe": (("build", "sdx", "--gpu", "cpu"), "Did you mean sdxl?"),
     "no recipe file": (("plan", "./none.toml", "--gpu", "cpu"), "No recipe file"),
-    "unknown gpu": (("build", "sdxl", "--gpu", "a1000"), "did you mean a100?"),
+    "unknown gpu": (("build", "sdxl", "--gpu", "a1000"), "Did you mean a100?"),
+    "cuda as a gpu": (("build", "sdxl", "--gpu", "cuda"), "Type --gpu auto"),
+    "a recipe in capitals": (("build", "SDXL", "--gpu", "cpu"), "Did you mean sdxl?"),
+    "a component that is none": (
+        ("build", "sdxl", "--gpu", "cpu", "--component", "unett"),
+        "--component unett: recipe sdxl has unet, vae.",
+    ),
     "off the grid": (
         ("build", "sdxl", "--gpu", "a100", "--resolution", "1000x1000"),
         "nearest is 992x992",
@@ -211,7 +217,7 @@ def test_doctor_advises_a_build_for_the_cpu_when_there_is_no_gpu(
     assert run("doctor", "--store", str(tmp_path)) == 0
     said = capsys.readouterr().out
     wanted = "cpu" if said.startswith("target    cpu") else "auto"
-    assert f"`aotbuild build RECIPE --gpu {wanted}` makes some" in said
+    assert f"`aotbuild build RECIPE --gpu {wanted} --store {tmp_path}` makes some" in said
 
 
 def test_doctor_says_what_this_machine_is_when_there_is_nothing_to_judge(

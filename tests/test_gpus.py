@@ -61,7 +61,7 @@ def test_memory_clock_gives_the_published_bandwidth_when_computed_back(name):
     [("a1000", "a100"), ("rtx409", "rtx4090"), ("sm_81", "sm_8"), ("RTX-4091", "rtx409")],
 )
 def test_find_gpu_names_the_nearest_when_unknown(wrong, near):
-    with pytest.raises(TargetError, match=rf"{wrong}.*did you mean {near}"):
+    with pytest.raises(TargetError, match=rf"{wrong}.*Did you mean {near}"):
         find_gpu(wrong)
 
 

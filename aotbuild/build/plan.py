@@ -14,7 +14,7 @@ from aotbuild.build.host import find_toolchain
 from aotbuild.build.job import Blueprint, Job
 from aotbuild.build.pack import source_of
 from aotbuild.build.rehearse import check_called
-from aotbuild.build.request import BuildRequest, Event, Planned, chosen
+from aotbuild.build.request import BuildRequest, Event, Planned, check_named, chosen
 from aotbuild.build.targets import runs_here, target_for
 from aotbuild.build.tuning import read_table, table_path
 from aotbuild.cache.backend import AOT
@@ -34,6 +34,7 @@ def plan(
         ToolchainError: no C++ compiler.
         BuildError: the pipeline refused the rehearsal.
     """
+    check_named(request.recipe, request.components)
     target = target_for(request.gpu, request.recipe)
     _check_supported(request, target)
     recipe = resolve_checkpoint(request.recipe.on(target.device), request.checkpoint)

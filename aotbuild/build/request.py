@@ -108,6 +108,14 @@ class Planned:
         }
 
 
+def check_named(recipe: Recipe, components: Sequence[str]) -> None:
+    """Refuse with a UsageError names that are of no component of `recipe`, before any work."""
+    for name in components:
+        if name.partition(".")[0] not in recipe.components:
+            known = ", ".join(recipe.components)
+            raise UsageError(f"--component {name}: recipe {recipe.name} has {known}.")
+
+
 def chosen(planned: Iterable[Planned], components: Sequence[str]) -> list[Planned]:
     """Those of `components`, "vae" or "vae.decode"; all where none are named.
 

@@ -203,7 +203,13 @@ def worded(what: str, error: Exception) -> AotbuildError:
             f"{what} isn't here, and the Hub can't be asked: {_reason(error)} With a lockfile "
             "`aotbuild prefetch` brings beforehand all that a start needs."
         )
-    return HubError(f"The Hub failed for {what}: {_reason(error)} Try again later.")
+    reason = _reason(error)
+    if "name resolution" in reason or "Name or service not known" in reason:
+        return HubError(
+            f"The Hub can't be reached for {what}: {reason} Check the network, a proxy "
+            "(HTTPS_PROXY), or a mirror's address (HF_ENDPOINT)."
+        )
+    return HubError(f"The Hub failed for {what}: {reason} Try again later.")
 
 
 def _reason(error: Exception) -> str:

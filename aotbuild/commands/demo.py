@@ -55,7 +55,10 @@ def demo(out: Path, no_compile: bool, store: Path) -> None:
     shown = bench_demo.run_demo(recipe, store.expanduser())
     timings = list(shown.timings)
     if not no_compile:
-        click.echo("torch.compile on the same pipeline, caches empty ...", err=True)
+        click.echo(
+            "torch.compile on the same pipeline: minutes, which --no-compile leaves out ...",
+            err=True,
+        )
         timings.insert(1, bench_demo.compile_timing(recipe))
     picture = out / "demo.png"
     side_by_side(shown.eager, shown.artifact, ("eager", "from artifacts")).save(picture)

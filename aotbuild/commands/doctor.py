@@ -88,7 +88,8 @@ def doctor(source: str | None, store: Path, as_json: bool) -> None:
         click.echo(f"{b.word:<9} {b.reason}")
     if not found:
         gpu = "cpu" if machine.target.device == "cpu" else "auto"
-        click.echo(f"no artifacts there; `aotbuild build RECIPE --gpu {gpu}` makes some")
+        command = f"aotbuild build RECIPE --gpu {gpu} --store {opened.root}"
+        click.echo(f"no artifacts there; `{command}` makes some")
 
 
 def toolchain() -> str:

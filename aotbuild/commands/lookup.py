@@ -153,7 +153,11 @@ def _print(
         print_table(HEADER, (_row(s, i, machine) for s, i in rows))
     click.echo("")
     if not missing:
-        click.echo("Every component of the recipe is there.")
+        asked = command.replace("aotbuild build", "aotbuild plan", 1)
+        click.echo(
+            "Every component of the recipe has some. Which of its calls have none, and in which "
+            f"precision, is what the plan says:\n    {asked}"
+        )
         return
     click.echo(f"Nothing for {', '.join(missing)}. To build it:\n    {command}")
 

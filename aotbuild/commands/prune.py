@@ -22,7 +22,9 @@ _UNITS = {"kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 @click.command()
 @click.argument("key", required=False)
 @click.option("--broken", is_flag=True, help="What doesn't verify, and what dead builds left.")
-@click.option("--older-than", type=click.FloatRange(min=0), metavar="DAYS", help="By age.")
+@click.option(
+    "--older-than", type=click.FloatRange(min=0), metavar="DAYS", help="By age in days: 30."
+)
 @click.option("--max-size", metavar="SIZE", help="The oldest, until SIZE is kept: 5GB.")
 @click.option(
     "--keep",

@@ -64,7 +64,8 @@ class Selection:
         if not chosen:
             raise UsageError(
                 f"{where} has {len(items)} artifacts, and none that all of these options name. "
-                "`aotbuild lookup RECIPE --gpu GPU --from REPO` says what there is."
+                "`aotbuild lookup RECIPE --gpu GPU --from REPO` says what there is, and "
+                "`aotbuild build RECIPE --gpu GPU` makes some."
             )
         return chosen
 

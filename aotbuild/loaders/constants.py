@@ -19,6 +19,8 @@ from aotbuild.loaders.watch import Watch, watch
 from aotbuild.loaders.weights import Slot, Weights
 
 _SHOWN = 3
+RELEASED = "released"
+"""What `Binding.unfit` is once its tensors were let go."""
 
 
 class Binding:
@@ -99,7 +101,7 @@ class Binding:
         self._runner.close()
         self._aliases.clear()
         self._watched = None
-        self.unfit = "released"
+        self.unfit = RELEASED
 
     def _slots(self) -> dict[str, Slot | None]:
         return {path: self._weights.find(path) for c in self._plan for path in c.sources}

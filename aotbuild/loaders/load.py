@@ -152,6 +152,11 @@ def _load(
         entries, rejections = listed(source, lambda unit: _wanted_on(pipeline, unit, components))
         scopes = {e.manifest.component: e.manifest.scope for e in entries}
     wanted = Wanted(wanted_units(pipeline, set(scopes), components), scopes)
+    if not wanted.labels and isinstance(pipeline, nn.Module):
+        raise UsageError(
+            f"{type(pipeline).__name__} is a module, and its pipeline is what is loaded into: pass "
+            "that, or types.SimpleNamespace(NAME=module), NAME being the component's: unet."
+        )
     return _fit(pipeline, source, entries, rejections, wanted, options)
 
 

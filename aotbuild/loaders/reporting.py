@@ -12,6 +12,7 @@ from typing import Any
 from aotbuild.cache.backend import AOT
 from aotbuild.cache.quantization import quantization
 from aotbuild.loaders.artifact import Artifact
+from aotbuild.loaders.constants import RELEASED
 from aotbuild.loaders.unit import Unit
 from aotbuild.loaders.weights import Weights
 
@@ -166,6 +167,8 @@ def _trust(found: Sequence[Artifact]) -> str:
         if artifact.disabled:
             return f"disabled{_some(found, 'disabled')}: {artifact.disabled}"
     for artifact in found:
+        if artifact.binding.unfit == RELEASED:
+            return "given back by restore()"
         if artifact.binding.unfit:
             return f"waiting for its weights: {artifact.binding.unfit}"
     if found[0].verified:

@@ -76,6 +76,12 @@ class StandIn(nn.Module):
             )
         super().__setattr__(name, value)
 
+    def forward(self, *_args: object, **_kwargs: object) -> NoReturn:
+        """Refuses: a stand-in that is called has a `forward` of its own."""
+        raise TypeError(
+            f"{type(self).__name__} isn't called itself, but by its methods, such as decode."
+        )
+
     def report(self) -> str:
         """Which artifacts serve, and every rejected one with its reason."""
         return self.loaded.report()

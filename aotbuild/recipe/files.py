@@ -37,7 +37,8 @@ def load_recipe(name_or_path: str) -> Recipe:
     else:
         file = _data() / f"{name_or_path}.toml"
         if name_or_path not in recipe_names():
-            near = difflib.get_close_matches(name_or_path, recipe_names(), n=1, cutoff=0.4)
+            lower = name_or_path.lower()
+            near = difflib.get_close_matches(lower, recipe_names(), n=1, cutoff=0.4)
             hint = f"Did you mean {near[0]}? " if near else ""
             raise RecipeError(
                 f"Unknown recipe {name_or_path!r}. {hint}`aotbuild recipes` lists them all; "

@@ -267,6 +267,14 @@ def test_hub_error_is_one_line_when_it_is_down(
     assert len(small_hub.log) == 5
 
 
+def test_hub_error_names_the_network_when_the_host_is_unknown(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://hub.invalid")
+    with pytest.raises(HubError, match=r"can't be reached for org/.*HF_ENDPOINT"):
+        hub.look(NAME)
+
+
 @pytest.mark.parametrize("status", ["500", "429", "503"])
 def test_push_commits_again_when_the_hub_failed_and_may_not_next_time(
     small_hub: SmallHub, hub: Hub, store: Store, status: str

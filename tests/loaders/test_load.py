@@ -212,6 +212,12 @@ def test_load_refuses_components_that_the_pipeline_lacks(kit: Kit) -> None:
         kit.load(net=nets.net(), components=["transformer"])
 
 
+def test_load_says_what_to_pass_when_it_is_given_a_component(kit: Kit) -> None:
+    kit.net()
+    with pytest.raises(UsageError, match=r"Net is a module.*SimpleNamespace\(NAME=module\)"):
+        aotbuild.load(nets.net(), kit.store.root)
+
+
 def test_load_refuses_a_second_time_until_restored(kit: Kit) -> None:
     kit.net()
     module = nets.net()

@@ -42,6 +42,7 @@ def test_refresh_raises_when_restored(kit: Kit) -> None:
     with pytest.raises(ReleasedError, match=r"aotbuild\.load again"):
         loaded.refresh()
     assert "(restored)" in loaded.report()
+    assert "given back by restore()" in loaded.report()
 
 
 def test_a_method_kept_from_before_restore_runs_eagerly(kit: Kit) -> None:
