@@ -5,6 +5,7 @@ Where it lies, and how it came there, is left to `store`.
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 from dataclasses import dataclass
@@ -14,13 +15,16 @@ from aotbuild.cache.backend import PACKAGES
 from aotbuild.cache.bundle import open_bundle
 from aotbuild.cache.files import PACKED, FileRecord
 from aotbuild.cache.library import BROKEN, open_checked, open_file, read_library
-from aotbuild.cache.manifest import Manifest
+from aotbuild.cache.manifest import Manifest, ModuleIdentity
+from aotbuild.canonical import checked_fields
 from aotbuild.errors import ArtifactError, FormatError, IntegrityError, ManifestError
 
 MANIFEST = "manifest.json"
 VERIFICATIONS = "verifications"
 
 _LARGEST_MANIFEST_BYTES = 64 << 20
+_FULL, _MODULE = '"scope":"full"', '"module":{'
+"""As canonical JSON spells them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +75,22 @@ def read_entry(folder: Path) -> Entry:
     for record in manifest.files:
         _check_size(folder, record)
     return Entry(folder, manifest)
+
+
+def glimpse(folder: Path) -> ModuleIdentity | None:
+    """What whole component the artifact in `folder` says it is of: to turn it down at a glance.
+
+    Nothing of it is checked, and of thousands of constants none is parsed. None where it doesn't
+    say, or is of a block.
+    """
+    try:
+        text = (folder / MANIFEST).read_text(encoding="utf-8")
+        if _FULL not in text:
+            return None
+        document, _ = json.JSONDecoder().raw_decode(text, text.index(_MODULE) + len(_MODULE) - 1)
+        return ModuleIdentity(**checked_fields(ModuleIdentity, document, "module"))
+    except (OSError, ValueError, TypeError, RecursionError):
+        return None
 
 
 def read_or_broken(folder: Path) -> Entry | Broken:

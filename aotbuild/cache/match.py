@@ -118,14 +118,20 @@ def _passed_on(records: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, An
             yield found
 
 
-def _module_reasons(manifest: Described, facts: ModuleFacts) -> Iterator[str]:
-    built, here = manifest.module, facts.identity
+def architecture_reasons(built: ModuleIdentity, here: ModuleIdentity) -> Iterator[str]:
+    """Why an artifact of `built` is of another architecture than the module `here`."""
     if built.class_name != here.class_name:
         yield f"It is a {built.class_name}, and the module is a {here.class_name}."
-        return
-    if built.config_sha256 != here.config_sha256:
+    elif built.config_sha256 != here.config_sha256:
         differing = _spelled(json_differences("", built.config, here.config))
         yield f"The module's config isn't the one it was built from: {differing}."
+
+
+def _module_reasons(manifest: Described, facts: ModuleFacts) -> Iterator[str]:
+    built, here = manifest.module, facts.identity
+    yield from architecture_reasons(built, here)
+    if built.class_name != here.class_name:
+        return
     if built.source_sha256 != here.source_sha256:
         versions = _versions(manifest, facts)
         yield f"The source of {here.class_name} isn't what it was built from{versions}."

@@ -26,6 +26,7 @@ from aotbuild.loaders.opening import open_source
 from aotbuild.loaders.options import Options, named_store
 from aotbuild.loaders.remote import Remote, fetched
 from aotbuild.loaders.source import Wanted, listed, wanted_units
+from aotbuild.loaders.state import identify
 from aotbuild.loaders.unit import Unit
 
 _log = logging.getLogger(__name__)
@@ -149,8 +150,13 @@ def _load(
         entries, rejections = fetched(source, pipeline, components, options, _device)
         scopes = {item.component: item.scope for item in source.items}
     else:
-        entries, rejections = listed(source, lambda unit: _wanted_on(pipeline, unit, components))
-        scopes = {e.manifest.component: e.manifest.scope for e in entries}
+        entries, rejections, others = listed(
+            source,
+            lambda unit: _wanted_on(pipeline, unit, components),
+            lambda unit: identify(getattr(pipeline, unit.partition(".")[0])),
+        )
+        scopes = dict.fromkeys(others, "full")
+        scopes |= {e.manifest.component: e.manifest.scope for e in entries}
     wanted = Wanted(wanted_units(pipeline, set(scopes), components), scopes)
     if not wanted.labels and isinstance(pipeline, nn.Module):
         raise UsageError(

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import nn
 
-from aotbuild.cache.artifact import Broken, Entry
+from aotbuild.cache import match
+from aotbuild.cache.artifact import Broken, Entry, glimpse
 from aotbuild.cache.item import Item
+from aotbuild.cache.manifest import ModuleIdentity
 from aotbuild.cache.store import Store
 from aotbuild.cache.units import is_unit_of
 from aotbuild.errors import SourceError, UsageError
@@ -52,16 +54,33 @@ def records_of(candidate: Entry | Offer, store: Store) -> tuple[dict[str, Any], 
     return store.verifications(candidate)
 
 
+class Listing(NamedTuple):
+    """What a folder has for a pipeline.
+
+    Attributes:
+        entries: that may fit. rejections: why the others of the wanted units don't.
+        others: units of whole components that it has for another architecture.
+    """
+
+    entries: list[Entry]
+    rejections: list[Rejection]
+    others: set[str]
+
+
 def listed(
-    folder: Path, device_of: Callable[[str], str | None]
-) -> tuple[list[Entry], list[Rejection]]:
+    folder: Path,
+    device_of: Callable[[str], str | None],
+    identity_of: Callable[[str], ModuleIdentity] | None = None,
+) -> Listing:
     """The artifacts below `folder`, and those that can't be used.
 
     What isn't asked for isn't read, nor what is for the other kind of device where a unit has some
-    for its own, so that a store of hundreds is as quick to load from as a small one.
+    for its own; of another architecture only that is read. So a store of hundreds is as quick to
+    load from as a small one.
 
     Args:
         device_of: the kind of device that a unit is wanted on, "cpu"; None where it isn't wanted.
+        identity_of: what a unit's module is; None where any will do.
 
     Raises:
         SourceError: there are none at all.
@@ -77,14 +96,33 @@ def listed(
     near = {p for p in wanted if _is_for(p) == devices[_unit(p)]}
     units = {_unit(p) for p in near}
     chosen = [p for p in wanted if p in near or _unit(p) not in units]
-    found = list(store.entries(chosen))
-    rejections = [_turned_down(b.folder, b.word, b.reason) for b in found if isinstance(b, Broken)]
+    others = [] if identity_of is None else list(_of_others(chosen, identity_of))
+    strangers = {place for place, _ in others}
+    found = list(store.entries(p for p in chosen if p not in strangers))
+    rejections = [_other(p, reason) for p, reason in others]
+    rejections += [_turned_down(b.folder, b.word, b.reason) for b in found if isinstance(b, Broken)]
     for place in sorted({*wanted} - {*chosen}):
         reason = (
             f"It is built for {place.parent.name}, and the module is on another kind of device."
         )
         rejections.append(_turned_down(place, place.parent.name, reason))
-    return [e for e in found if isinstance(e, Entry)], rejections
+    entries = [e for e in found if isinstance(e, Entry)]
+    return Listing(entries, rejections, {_unit(place) for place in strangers})
+
+
+def _of_others(
+    places: Sequence[Path], identity_of: Callable[[str], ModuleIdentity]
+) -> Iterator[tuple[Path, str]]:
+    """Those of `places` that are of another architecture than the module, and why."""
+    identities: dict[str, ModuleIdentity] = {}
+    for place in places:
+        built, unit = glimpse(place), _unit(place)
+        if built is None:
+            continue
+        if unit not in identities:
+            identities[unit] = identity_of(unit)
+        for reason in match.architecture_reasons(built, identities[unit]):
+            yield place, reason
 
 
 def _is_for(place: Path) -> str:
@@ -98,6 +136,12 @@ def _unit(place: Path) -> str:
 
 def _turned_down(place: Path, slug: str, reason: str) -> Rejection:
     return Rejection(unit=_unit(place), key=place.name, slug=slug, reasons=(reason,))
+
+
+def _other(place: Path, reason: str) -> Rejection:
+    """As `rejection` words it, by the folder's name alone."""
+    slug, _, key = place.name.rpartition("-")
+    return Rejection(unit=_unit(place), key=key, slug=slug, reasons=(reason,))
 
 
 def wanted_units(

@@ -104,7 +104,7 @@ def load_component(
     if isinstance(opened, Remote):
         entries = opened.offers
     else:
-        entries, rejections = listed(opened, lambda unit: _wanted_on(unit, component, device))
+        entries, rejections, _ = listed(opened, lambda unit: _wanted_on(unit, component, device))
     label = component if component is not None else _only(entries, opened, rejections)
     name = label.partition(".")[0]
     found = Fitted()
