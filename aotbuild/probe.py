@@ -53,6 +53,10 @@ def this_machine(device: str | None = None) -> Target:
     )
 
 
+_FLAGS = re.compile(rb"^flags[ \t]*:(.*)\n", re.MULTILINE)
+_CHUNK_BYTES = 2048
+
+
 def default_store() -> Path:
     """`$AOTBUILD_STORE`, else `~/.cache/aotbuild`."""
     return Path(os.environ.get("AOTBUILD_STORE") or "~/.cache/aotbuild").expanduser()
@@ -97,12 +101,15 @@ def cpu_level() -> str:
 
 def cpu_flags() -> frozenset[str]:
     """What the kernel says that this CPU can do, in its own words; empty where it doesn't say."""
+    text = b""
     try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+        # The kernel asks each core how fast it is when its lines are read: the first one's will do.
+        with Path("/proc/cpuinfo").open("rb", buffering=0) as file:
+            while (flags := _FLAGS.search(text)) is None and (more := file.read(_CHUNK_BYTES)):
+                text += more
     except OSError:
         return frozenset()
-    flags = re.search(r"^flags\s*:(.*)$", text, re.MULTILINE)
-    return frozenset(flags[1].split() if flags else ())
+    return frozenset(flags[1].decode(errors="replace").split() if flags else ())
 
 
 def level_of(flags: frozenset[str]) -> str:

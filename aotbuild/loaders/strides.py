@@ -30,7 +30,10 @@ def memory_fault(tensor: Tensor) -> str | None:
         return None
     if not tensor.data_ptr():
         return "has no memory"
-    reach = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
+    if tensor.is_contiguous():
+        reach = tensor.numel() - 1
+    else:
+        reach = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
     needed = (tensor.storage_offset() + reach + 1) * tensor.element_size()
     held = tensor.untyped_storage().nbytes()
     return f"needs {needed} bytes of memory and has {held}" if held < needed else None
