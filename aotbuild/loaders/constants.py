@@ -12,7 +12,7 @@ from torch import Tensor
 from aotbuild.cache.manifest import Constant
 from aotbuild.errors import IntegrityError
 from aotbuild.loaders.judging import Judge, Verdict, dtype_name
-from aotbuild.loaders.rules import CONCAT, INT8_ROWS, REAL, STORED, TENSOR, pick
+from aotbuild.loaders.rules import CONCAT, INT8_ROWS, REAL, STORED, pick
 from aotbuild.loaders.running import Code
 from aotbuild.loaders.strides import same_strides
 from aotbuild.loaders.watch import Watch, watch
@@ -132,17 +132,10 @@ class Binding:
                 and dtype_name(alias) == c.dtype
                 for c in self._plan
                 if c.rule != STORED
-                for made in (self._there(c, slots),)
+                for made in (self._make(c, slots),)
             )
         except RuntimeError:
             return False
-
-    def _there(self, constant: Constant, slots: dict[str, Slot | None]) -> Tensor:
-        """As `_make`, without an alias where eager's own tensor tells as much."""
-        slot = slots[constant.sources[0]] if constant.rule == TENSOR else None
-        if slot is not None and tuple(slot.value.shape) == constant.shape:
-            return slot.value  # type: ignore[no-any-return]
-        return self._make(constant, slots)
 
     def _make(self, constant: Constant, slots: dict[str, Slot | None]) -> Tensor:
         """What `constant` is made of eager's tensors: their own memory wherever the rule allows."""
