@@ -51,7 +51,9 @@ class Constant:
             return f"{self.rule!r} or {self.dtype!r} isn't spelled like a rule and a dtype"
         if type(self.sources) is not tuple or not _TEXT.issuperset(map(type, self.sources)):
             return "sources aren't a list of paths"
-        if not are_sizes(self.shape) or not are_sizes(self.stride):
+        if not type(self.shape) is type(self.stride) is tuple or not are_sizes(
+            self.shape + self.stride
+        ):
             return "shape and stride aren't lists of whole numbers from 0 on"
         if len(self.shape) != len(self.stride):
             return f"{len(self.stride)} strides for {len(self.shape)} dims"
@@ -77,5 +79,7 @@ class Constant:
     def from_json(cls, document: object) -> Constant:
         """The inverse of `to_json`; unknown and missing fields are a ValueError."""
         d = checked_fields(cls, document, "constant")
-        values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in d.items()}
-        return cls(**values)
+        for name, value in d.items():
+            if type(value) is list:
+                d[name] = tuple(value)
+        return cls(**d)

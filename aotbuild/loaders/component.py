@@ -21,6 +21,7 @@ from aotbuild.errors import LoadError, ReleasedError, UsageError
 from aotbuild.loaders.freeing import Freeing
 from aotbuild.loaders.snapshot import Snapshot
 from aotbuild.loaders.state import State, current_backend, module_state
+from aotbuild.loaders.tree import walk
 from aotbuild.loaders.weights import Weights
 
 _SHOWN = 3
@@ -209,7 +210,8 @@ def device_of(module: nn.Module) -> torch.device:
 def precision_of(module: nn.Module) -> str:
     """The floating dtype that most of the module's numbers have; "float32" for none."""
     counts: dict[torch.dtype, int] = {}
-    for tensor in module.parameters():
+    parameters = {t for _, m in walk(module) for t in m._parameters.values() if t is not None}
+    for tensor in parameters:
         if tensor.is_floating_point():
             counts[tensor.dtype] = counts.get(tensor.dtype, 0) + tensor.numel()
     most = max(counts, key=lambda dtype: counts[dtype], default=torch.float32)

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from aotbuild.cache.manifest import Constant
 from aotbuild.errors import IntegrityError
-from aotbuild.loaders.judging import Judge, Verdict, dtype_name
+from aotbuild.loaders.judging import Judge, Verdict
 from aotbuild.loaders.rules import CONCAT, INT8_ROWS, REAL, STORED, pick
 from aotbuild.loaders.running import Code
-from aotbuild.loaders.strides import same_strides
+from aotbuild.loaders.strides import dtype_name, same_strides
 from aotbuild.loaders.watch import Watch, watch
 from aotbuild.loaders.weights import Slot, Weights
 
@@ -104,7 +104,7 @@ class Binding:
         self.unfit = RELEASED
 
     def _slots(self) -> dict[str, Slot | None]:
-        return {path: self._weights.find(path) for c in self._plan for path in c.sources}
+        return self._weights.find_all(path for c in self._plan for path in c.sources)
 
     def _look(self, slots: dict[str, Slot | None]) -> Verdict:
         verdict = self._judge.judge(slots)
@@ -132,25 +132,30 @@ class Binding:
                 and dtype_name(alias) == c.dtype
                 for c in self._plan
                 if c.rule != STORED
-                for made in (self._make(c, slots),)
+                for made in (self._source(c, slots),)
             )
         except RuntimeError:
             return False
 
     def _make(self, constant: Constant, slots: dict[str, Slot | None]) -> Tensor:
-        """What `constant` is made of eager's tensors: their own memory wherever the rule allows."""
+        """What is bound as `constant`: a tensor of its own, in eager's memory where that will do."""
         if constant.rule == STORED:
             return self._stored(constant)
+        return self._source(constant, slots).detach()
+
+    def _source(self, constant: Constant, slots: dict[str, Slot | None]) -> Tensor:
+        """What `constant` is made of eager's tensors; for many constants one of them itself."""
         values = [s.value for p in constant.sources if (s := slots[p]) is not None]
         if constant.rule == CONCAT:
-            return self._weights.fuse(constant.sources, values).detach()
+            return self._weights.fuse(constant.sources, values)
         derived, epoch = self._weights.derived, self._weights.epoch
         if constant.rule == INT8_ROWS:
-            return pick(constant, derived.quantized(constant.sources, values, epoch)).detach()
-        tensor: Tensor = values[0].detach()
+            return pick(constant, derived.quantized(constant.sources, values, epoch))
+        tensor: Tensor = values[0]
         if constant.rule == REAL:
-            tensor = derived.real(constant.sources[0], values[0], self._device, epoch).detach()
-        return tensor if tuple(tensor.shape) == constant.shape else tensor.view(constant.shape)
+            tensor = derived.real(constant.sources[0], tensor, self._device, epoch)
+        same = tuple(tensor.shape) == constant.shape
+        return tensor if same else tensor.detach().view(constant.shape)
 
     def _stored(self, constant: Constant) -> Tensor:
         dtype = getattr(torch, constant.dtype)

@@ -9,7 +9,6 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any
 
 import torch
@@ -17,7 +16,7 @@ from torch import Tensor, nn
 
 from aotbuild.cache.manifest import Constant
 from aotbuild.loaders.rules import CONCAT, INT8_ROWS, REAL, RULES, TENSOR, VIEW
-from aotbuild.loaders.strides import contiguous, memory_fault, same_strides
+from aotbuild.loaders.strides import contiguous, dtype_name, memory_fault, same_strides
 from aotbuild.loaders.weights import Slot, Weights
 
 ALIGNMENT_BYTES = 64
@@ -211,16 +210,6 @@ class Judge:
             what = " + ".join(map(_size, shapes))
             return f"{constant.name} is made of {what}, which gives no {_size(constant.shape)}"
         return None
-
-
-def dtype_name(tensor: Tensor) -> str:
-    """ "float32"."""
-    return _dtype_name(tensor.dtype)
-
-
-@lru_cache
-def _dtype_name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 def _weights_dtype(plan: Iterable[Constant], precision: str) -> str:

@@ -20,7 +20,6 @@ from aotbuild.cache.packed_layout import Place, fault, layout_of, memory_order, 
 from aotbuild.errors import IntegrityError
 from aotbuild.loaders.constants import Binding
 from aotbuild.loaders.judging import Verdict
-from aotbuild.loaders.rules import STORED
 from aotbuild.loaders.running import Code
 from aotbuild.loaders.weights import Slot, Weights
 
@@ -128,6 +127,6 @@ class PackedBinding(Binding):
             if not _same_values(own[path], self._packed[constant.name]):
                 yield f"{path} isn't what was packed: a change of the module's, or another version"
 
-    def _make(self, constant: Constant, slots: dict[str, Slot | None]) -> Tensor:
-        stored = constant.rule == STORED
-        return super()._make(constant, slots) if stored else self._packed[constant.name].detach()
+    def _source(self, constant: Constant, slots: dict[str, Slot | None]) -> Tensor:
+        del slots
+        return self._packed[constant.name]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from os import PathLike
@@ -113,9 +114,13 @@ def listed(
 def _of_others(
     places: Sequence[Path], identity_of: Callable[[str], ModuleIdentity]
 ) -> Iterator[tuple[Path, str]]:
-    """Those of `places` that are of another architecture than the module, and why."""
+    """Those of `places` that are of another architecture than the module, and why.
+
+    A unit's only one isn't looked at: reading it whole says no less, and the rest costs as much.
+    """
     identities: dict[str, ModuleIdentity] = {}
-    for place in places:
+    several = Counter(map(_unit, places))
+    for place in (p for p in places if several[_unit(p)] > 1):
         built, unit = glimpse(place), _unit(place)
         if built is None:
             continue

@@ -23,11 +23,12 @@ from aotbuild.loaders.tree import walk
 
 State: TypeAlias = dict[str, Any]
 FREEU = ("s1", "s2", "b1", "b2")
+_FREEU = frozenset(FREEU)
 _EXACT = frozenset((bool, int, str))
 _SCALARS = _EXACT | {float}
 _HOOK_ATTRIBUTES = ("forward", "_hf_hook", "_diffusers_hook", "_old_forward")
 _FUNCTIONS = frozenset((FunctionType, MethodType))
-_ADAPTER_CHILDREN = ("base_layer", "lora_A", "lora_layer")
+_ADAPTER_CHILDREN = frozenset(("base_layer", "lora_A", "lora_layer"))
 _DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm, nn.RReLU)
 
@@ -67,10 +68,10 @@ def module_state(module: nn.Module) -> State:
         "training": module.training or any(_in_training(m) for _, m in named),
         "processors": _processors(processors),
         "switches": _scalars(module, skip=()),
-        "freeu": {p: v for p, m in named if (v := [vars(m).get(k) for k in FREEU]) != [None] * 4},
+        "freeu": {p: v for p, m in named if (v := _freeu(m)) != [None] * 4},
         "fused": [p for p, m in named if vars(m).get("fused_projections") is True],
         "hooks": [p for p, m in named if is_hooked(m)],
-        "adapters": [p for p, m in named if any(c in m._modules for c in _ADAPTER_CHILDREN)],
+        "adapters": [p for p, m in named if not _ADAPTER_CHILDREN.isdisjoint(m._modules)],
         "modules": _shape_of_tree(named),
         **({} if attention is None else {"attention": attention}),
     }
@@ -129,6 +130,11 @@ def _is_idle(name: str, table: Mapping[str, Any]) -> bool:
     return name == "_diffusers_hook" and unhooked and not getattr(table[name], "hooks", True)
 
 
+def _freeu(module: nn.Module) -> list[Any]:
+    table = vars(module)
+    return [None] * 4 if _FREEU.isdisjoint(table) else [table.get(k) for k in FREEU]
+
+
 def depends_on_training(module: nn.Module) -> bool:
     """Whether `module` computes something else in training mode."""
     if isinstance(module, _DROPOUTS):
@@ -178,13 +184,13 @@ def _shape_of_tree(named: list[tuple[str, nn.Module]]) -> dict[str, str]:
 def _scalars(owner: object, *, skip: tuple[str, ...], private: bool = False) -> dict[str, Any]:
     """The plain attributes set on `owner` itself that aren't None; tuples read as lists."""
     return {
-        name: value if type(value) in _EXACT else _plain(value)
+        name: value if kind in _EXACT else _plain(value)
         for name, value in vars(owner).items()
         if (private or name[0] != "_")
         and value is not None
         and name != "training"
         and name not in skip
-        and (type(value) in _SCALARS or _is_plain(value))
+        and ((kind := type(value)) in _SCALARS or _is_plain(value))
     }
 
 

@@ -1,8 +1,21 @@
-"""How tensors lie in memory: strides, whether two layouts are one, what is wrong with one."""
+"""How tensors lie in memory: dtype, strides, whether two layouts are one, what is wrong with it."""
 
 from __future__ import annotations
 
+from functools import lru_cache
+
+import torch
 from torch import Tensor
+
+
+def dtype_name(tensor: Tensor) -> str:
+    """ "float32"."""
+    return _dtype_name(tensor.dtype)
+
+
+@lru_cache
+def _dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def same_strides(shape: tuple[int, ...], left: tuple[int, ...], right: tuple[int, ...]) -> bool:

@@ -6,9 +6,9 @@ component share, so that nothing is converted or fused twice.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -18,8 +18,7 @@ from aotbuild.loaders.derived import Derived
 Path = tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Slot:
+class Slot(NamedTuple):
     """Where a tensor is held: a table of parameters, buffers or attributes, and its key.
 
     `in_module` says that the table is a module's own, of parameters or of buffers.
@@ -90,22 +89,25 @@ class Weights:
 
     def find(self, path: str) -> Slot | None:
         """The parameter, buffer or attribute at `path`; None where there is none."""
+        prefix, _, last = path.rpartition(".")
+        return _held(self._owner(prefix), last)
+
+    def find_all(self, paths: Iterable[str]) -> dict[str, Slot | None]:
+        """`find` for each of `paths`, of which many are of one layer."""
+        owners: dict[str, Any] = {}
+        found = {}
+        for path in paths:
+            prefix, _, last = path.rpartition(".")
+            if prefix not in owners:
+                owners[prefix] = self._owner(prefix)
+            found[path] = _held(owners[prefix], last)
+        return found
+
+    def _owner(self, path: str) -> Any:
         owner: Any = self.module
-        *steps, last = path.split(".")
-        for step in steps:
+        for step in path.split(".") if path else ():
             owner = _step(owner, step)
-            if owner is None:
-                return None
-        if isinstance(owner, nn.Module):
-            if vars(owner).get(last) is not None:  # Python, too, looks there first
-                return Slot(vars(owner), last)
-            own: tuple[Any, ...] = (owner._parameters, owner._buffers)
-            found = (Slot(t, last, in_module=True) for t in own if t.get(last) is not None)
-            return next(found, None)
-        if isinstance(owner, (list, tuple)):
-            return Slot(owner, int(last)) if last.isdigit() and int(last) < len(owner) else None
-        table = owner if isinstance(owner, dict) else getattr(owner, "__dict__", {})
-        return Slot(table, last) if last in table else None
+        return owner
 
     def pinned(self, path: str, sources: Path = ()) -> bool:
         """Whether an artifact has `path` laid out in another way than fused as `sources`."""
@@ -157,6 +159,20 @@ class Weights:
         self._adopted.clear()
         self._fused.clear()
         self.derived.clear()
+
+
+def _held(owner: Any, last: str) -> Slot | None:
+    if isinstance(owner, nn.Module):
+        if vars(owner).get(last) is not None:  # Python, too, looks there first
+            return Slot(vars(owner), last)
+        for table in (owner._parameters, owner._buffers):
+            if table.get(last) is not None:
+                return Slot(table, last, in_module=True)
+        return None
+    if isinstance(owner, (list, tuple)):
+        return Slot(owner, int(last)) if last.isdigit() and int(last) < len(owner) else None
+    table = owner if isinstance(owner, dict) else getattr(owner, "__dict__", {})
+    return Slot(table, last) if last in table else None
 
 
 def _copy(tensor: Tensor, stride: tuple[int, ...]) -> Tensor:

@@ -5,12 +5,18 @@ from pathlib import Path
 
 import pytest
 
+from aotbuild.cache.manifest import Manifest, ModuleIdentity
 from aotbuild.canonical import digest
 from aotbuild.errors import NoArtifactError, SourceError
 from aotbuild.loaders.source import listed
 
 from . import nets
 from .conftest import Kit
+
+
+def of_width_17(manifest: Manifest) -> ModuleIdentity:
+    config = {"width": 17}
+    return replace(manifest.module, config_sha256=digest(config), config=config)
 
 
 def elsewhere(kit: Kit, unit: str) -> Path:
@@ -56,15 +62,34 @@ def test_listed_reads_what_is_for_another_device_when_a_unit_has_nothing_else(ki
 
 
 def test_listed_reads_nothing_of_another_architecture_but_what_it_is(kit: Kit) -> None:
-    manifest = kit.net()
-    config = {"width": 17}
-    here = replace(manifest.module, config_sha256=digest(config), config=config)
-    entries, (rejection,), others = listed(kit.store.root, lambda _: "cpu", lambda _: here)
-    assert (entries, others) == ([], {manifest.component})
-    assert (rejection.key, rejection.slug) == (manifest.key[:12], manifest.signature.slug)
-    assert "width is 17 (built with 16)" in rejection.reasons[0]
-    entries, rejections, others = listed(kit.store.root, lambda _: "cpu", lambda _: manifest.module)
-    assert ([e.manifest.key for e in entries], rejections, others) == ([manifest.key], [], set())
+    manifests = sorted((kit.net(), kit.net(size=8)), key=lambda m: m.key)
+    here = of_width_17(manifests[0])
+    entries, rejections, others = listed(kit.store.root, lambda _: "cpu", lambda _: here)
+    assert (entries, others) == ([], {"net"})
+    rejections.sort(key=lambda r: r.key)
+    assert [(r.key, r.slug) for r in rejections] == [
+        (m.key[:12], m.signature.slug) for m in manifests
+    ]
+    assert all("width is 17 (built with 16)" in r.reasons[0] for r in rejections)
+    entries, rejections, others = listed(
+        kit.store.root, lambda _: "cpu", lambda _: manifests[0].module
+    )
+    assert sorted(e.manifest.key for e in entries) == [m.key for m in manifests]
+    assert (rejections, others) == ([], set())
+
+
+def test_listed_reads_the_only_artifact_of_a_unit_without_asking_what_the_module_is(
+    kit: Kit,
+) -> None:
+    manifest, asked = kit.net(), list[str]()
+    here = of_width_17(manifest)
+
+    def identity_of(unit: str) -> ModuleIdentity:
+        asked.append(unit)
+        return here
+
+    entries, _, others = listed(kit.store.root, lambda _: "cpu", identity_of)
+    assert ([e.manifest.key for e in entries], others, asked) == ([manifest.key], set(), [])
 
 
 def test_component_is_missed_when_all_there_is_is_of_another_architecture(kit: Kit) -> None:
