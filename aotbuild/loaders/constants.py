@@ -138,7 +138,7 @@ class Binding:
             return False
 
     def _make(self, constant: Constant, slots: dict[str, Slot | None]) -> Tensor:
-        """What is bound as `constant`: a tensor of its own, in eager's memory where that will do."""
+        """What is bound as `constant`: a tensor of its own, in eager's memory if that will do."""
         if constant.rule == STORED:
             return self._stored(constant)
         return self._source(constant, slots).detach()
