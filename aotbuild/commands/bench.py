@@ -24,6 +24,7 @@ from aotbuild.commands.output import (
 from aotbuild.commands.progress import progress
 from aotbuild.commands.quiet import quieten
 from aotbuild.commands.report import report
+from aotbuild.commands.service import service
 from aotbuild.errors import UsageError
 from aotbuild.groups import Group
 from aotbuild.recipe import DTYPES, QUANTIZATIONS, check_resolution, load_recipe
@@ -38,6 +39,7 @@ bench.add_command(coverage)
 bench.add_command(ladder)
 bench.add_command(throughput)
 bench.add_command(report)
+bench.add_command(service)
 
 
 @bench.command("cold-start")

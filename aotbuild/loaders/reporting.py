@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from aotbuild.cache.backend import AOT
+from aotbuild.cache.covers import Covered
 from aotbuild.cache.quantization import quantization
 from aotbuild.loaders.artifact import Artifact
 from aotbuild.loaders.constants import RELEASED
@@ -80,6 +81,7 @@ def _artifact_json(found: Sequence[Artifact]) -> dict[str, Any]:
     return {
         "key": first.manifest.key,
         "signature": list(first.manifest.signature.sizes()),
+        "covers": Covered.of(first.manifest).to_json(),
         "quantization": quantization(first.manifest),
         "dynamic": first.manifest.signature.dynamic,
         "verified": first.verified,
