@@ -24,8 +24,21 @@ def run_module(module: str, document: dict[str, Any], *, cache: Path, what: str)
     Raises:
         BuildError: it died; with the end of what it printed.
     """
+    return _run(["-m", module], document, cache=cache, what=what)
+
+
+def run_code(
+    code: str, arguments: list[str], document: dict[str, Any], *, cache: Path, what: str
+) -> dict[str, Any]:
+    """`run_module`, for a program given as text: nothing is imported before its first line."""
+    return _run(["-c", code, *arguments], document, cache=cache, what=what)
+
+
+def _run(
+    arguments: list[str], document: dict[str, Any], *, cache: Path, what: str
+) -> dict[str, Any]:
     done = subprocess.run(
-        [sys.executable, "-m", module],
+        [sys.executable, *arguments],
         input=json.dumps(document),
         capture_output=True,
         text=True,

@@ -10,14 +10,15 @@ from pathlib import Path
 
 from aotbuild.bench.summary import by_way, column, medians
 from aotbuild.bench.ways import Run
+from aotbuild.bench.whole_ways import Whole
 
 PARTS = ("import_s", "weights_s", "load_s", "bind_s")
 """What is stacked before the first step."""
 
 
-def write_csv(path: Path, runs: Sequence[Run], facts: Mapping[str, str]) -> None:
+def write_csv(path: Path, runs: Sequence[Run | Whole], facts: Mapping[str, str]) -> None:
     """One line a run; `facts` (machine, versions, shapes) are repeated in each."""
-    names = [*(f.name for f in fields(Run)), *facts]
+    names = [*(f.name for f in fields(runs[0])), *facts]
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, names)
         writer.writeheader()

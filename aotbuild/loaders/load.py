@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import nn
@@ -24,10 +24,12 @@ from aotbuild.loaders.fitting import fit_module
 from aotbuild.loaders.loaded import Loaded, Rejection
 from aotbuild.loaders.opening import open_source
 from aotbuild.loaders.options import Options, named_store
-from aotbuild.loaders.remote import Remote, fetched
 from aotbuild.loaders.source import Wanted, listed, wanted_units
 from aotbuild.loaders.state import identify
 from aotbuild.loaders.unit import Unit
+
+if TYPE_CHECKING:
+    from aotbuild.loaders.remote import Remote
 
 _log = logging.getLogger(__name__)
 
@@ -146,7 +148,9 @@ def load_on_trial(pipeline: object, store: Path, key: str) -> Loaded:
 def _load(
     pipeline: object, source: Path | Remote, components: Sequence[str] | None, options: Options
 ) -> Loaded:
-    if isinstance(source, Remote):
+    if not isinstance(source, Path):
+        from aotbuild.loaders.remote import fetched
+
         entries, rejections = fetched(source, pipeline, components, options, _device)
         scopes = {item.component: item.scope for item in source.items}
     else:

@@ -1,18 +1,21 @@
-"""What `load` was pointed at: a folder, a lockfile, or a collection on the Hub."""
+"""What `load` was pointed at: a folder, a lockfile, or a collection on the Hub.
+
+A folder needs nothing of what speaks to the Hub, so that is imported for the others alone.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from aotbuild import probe
-from aotbuild.cache.lockfile import read_lock
-from aotbuild.cache.pinning import check_owner
-from aotbuild.cache.seals import trusted_keys
 from aotbuild.errors import SourceError
-from aotbuild.loaders.remote import Remote, open_locked, open_remote
 from aotbuild.loaders.source import local_source
+
+if TYPE_CHECKING:
+    from aotbuild.loaders.remote import Remote
 
 
 def open_source(
@@ -42,6 +45,11 @@ def open_source(
                 "artifacts have no signatures."
             )
         return path
+    from aotbuild.cache.lockfile import read_lock
+    from aotbuild.cache.pinning import check_owner
+    from aotbuild.cache.seals import trusted_keys
+    from aotbuild.loaders.remote import open_locked, open_remote
+
     lock = None if path is None else read_lock(path)
     name = str(source) if lock is None else lock.repository
     check_owner(name, probe.allowed_owners() if owners is None else owners)

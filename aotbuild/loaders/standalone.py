@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 
@@ -26,10 +26,12 @@ from aotbuild.loaders.loaded import Loaded, Rejection
 from aotbuild.loaders.opening import open_source
 from aotbuild.loaders.options import Options, named_store
 from aotbuild.loaders.outline import absent_method
-from aotbuild.loaders.remote import Remote, fetched_packed
 from aotbuild.loaders.source import Offer, listed
 from aotbuild.loaders.stand_in import StandIn
 from aotbuild.target import Rejected, Target, Verdict
+
+if TYPE_CHECKING:
+    from aotbuild.loaders.remote import Remote
 
 
 class _Component(Component):
@@ -101,14 +103,16 @@ def load_component(
     )
     rejections: list[Rejection] = []
     entries: Sequence[Entry | Offer]
-    if isinstance(opened, Remote):
+    if not isinstance(opened, Path):
         entries = opened.offers
     else:
         entries, rejections, _ = listed(opened, lambda unit: _wanted_on(unit, component, device))
     label = component if component is not None else _only(entries, opened, rejections)
     name = label.partition(".")[0]
     found = Fitted()
-    if isinstance(opened, Remote):
+    if not isinstance(opened, Path):
+        from aotbuild.loaders.remote import fetched_packed
+
         facts = partial(_own_facts, device=named_device(device))
         packed = fetched_packed(opened, label, facts, named_device(device), options, found)
     else:

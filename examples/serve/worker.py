@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import math
 import threading
@@ -101,6 +102,9 @@ class Worker:
 
     def _run(self) -> None:
         begun = time.monotonic()
+        # What is imported and loaded now lives as long as the process: Python's collector looking
+        # through it takes hundreds of milliseconds of the start, and would stall answers later.
+        gc.disable()
         try:
             painter = Painter(self._settings)
         except Exception as e:
@@ -108,6 +112,9 @@ class Worker:
             with self._changed:
                 self.state, self.reason = FAILED, f"{type(e).__name__}: {e}"
             return
+        finally:
+            gc.freeze()
+            gc.enable()
         with self._changed:
             self.painter = painter
             if self.state == STARTING:
