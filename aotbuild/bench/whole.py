@@ -13,7 +13,7 @@ from aotbuild.bench.cold_start import Plan, Say
 from aotbuild.bench.process import run_code
 from aotbuild.bench.ways import EAGER
 from aotbuild.bench.whole_ways import NO_GC, WHOLE_WAYS, Whole, WholeJob
-from aotbuild.build.request import Event
+from aotbuild.build.request import BuildRequest, Event
 from aotbuild.recipe import Recipe
 
 SEED = 0
@@ -27,11 +27,9 @@ def measure(plan: Plan, *, on_event: Callable[[Event], None], say: Say) -> list[
     Raises:
         AotbuildError: the build failed, or a process did.
     """
-    from aotbuild.bench.demo import build_artifacts
-
-    recipe = one_call(plan.recipe)
+    recipe = plan.recipe
     _compile_bytecode()
-    build_artifacts(recipe, plan.store, on_event)
+    _build(plan, on_event)
     say(f"writing a checkpoint of {recipe.name} with random weights")
     job = write_job(recipe, plan)
     runs = []
@@ -48,10 +46,20 @@ def _compile_bytecode() -> None:
     compileall.compile_dir(Path(__file__).resolve().parents[1], quiet=2)
 
 
-def one_call(recipe: Recipe) -> Recipe:
-    """`recipe` with the first of its calls alone: the one that is measured."""
-    first = dict(list(recipe.call.variants.items())[:1])
-    return replace(recipe, call=replace(recipe.call, variants=first))
+def _build(plan: Plan, on_event: Callable[[Event], None]) -> None:
+    """The artifacts of the recipe's first call, the one that is measured."""
+    from aotbuild.build import run
+
+    call = plan.recipe.call
+    request = BuildRequest(
+        recipe=plan.recipe,
+        gpu="cpu",
+        resolutions=(call.resolution,),
+        batches=(call.batch,),
+        variants=tuple(call.variants)[:1],
+        store=plan.store.expanduser(),
+    )
+    run.build(request, on_event)
 
 
 def write_job(recipe: Recipe, plan: Plan) -> WholeJob:
@@ -64,7 +72,9 @@ def write_job(recipe: Recipe, plan: Plan) -> WholeJob:
     pipeline = random_pipeline(recipe)
     pipeline.save_pretrained(plan.work / "checkpoint")
     written = getattr(pipeline, "text_encoder", None) is not None
-    inputs = pipeline_inputs(recipe, seed=SEED, steps=1, prompt=PROMPT if written else None)
+    first = next(iter(recipe.call.variants), None)
+    prompt = PROMPT if written else None
+    inputs = pipeline_inputs(recipe, seed=SEED, variant=first, steps=1, prompt=prompt)
     del inputs["generator"], pipeline
     tensors = {n: v for n, v in inputs.items() if isinstance(v, torch.Tensor)}
     save_file(tensors, plan.work / "call.safetensors")

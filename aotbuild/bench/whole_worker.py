@@ -86,9 +86,14 @@ def _timed(parts: dict[str, float], name: str, work: Any, *arguments: Any) -> An
 def _import_classes(job: WholeJob) -> None:
     """diffusers, the pipeline's class, and those of what it is made of."""
     getattr(importlib.import_module("diffusers"), job.pipeline)
-    for value in json.loads(Path(job.checkpoint, "model_index.json").read_text()).values():
-        if isinstance(value, list) and all(value):
-            getattr(importlib.import_module(value[0]), value[1])
+    for library, name in _components(job).values():
+        getattr(importlib.import_module(library), name)
+
+
+def _components(job: WholeJob) -> dict[str, tuple[str, str]]:
+    """What the checkpoint has: name -> library and class."""
+    index = json.loads(Path(job.checkpoint, "model_index.json").read_text(encoding="utf-8"))
+    return {n: (v[0], v[1]) for n, v in index.items() if isinstance(v, list) and all(v)}
 
 
 def _pipeline(job: WholeJob) -> Any:
@@ -96,8 +101,10 @@ def _pipeline(job: WholeJob) -> Any:
     import diffusers
     import torch
 
+    cls = getattr(diffusers, job.pipeline)
+    absent = dict.fromkeys({*cls._get_signature_keys(cls)[0]} - {*_components(job)})
     dtype = getattr(torch, job.dtype)
-    pipeline = getattr(diffusers, job.pipeline).from_pretrained(job.checkpoint, torch_dtype=dtype)
+    pipeline = cls.from_pretrained(job.checkpoint, torch_dtype=dtype, **absent)
     pipeline.set_progress_bar_config(disable=True)
     for module in pipeline.components.values():
         if isinstance(module, torch.nn.Module):
