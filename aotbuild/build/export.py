@@ -71,8 +71,11 @@ def export_unit(
     mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv())
     with mode, torch.no_grad(), quiet(), _no_folding(device), portable_products():
         convert_tensors(module, lambda t: _fake(t, device))
-        # A range's signature promises contiguous inputs; an exact one the strides as recorded.
-        call = map_tensors(lambda t: _fake(t.contiguous() if dynamic else t, device), recorded.call)
+        # What moves is promised to be contiguous, all else to lie as it was recorded.
+        moving = {id(t) for p, t in leaves(recorded.call) if dynamic and p in dynamic.extents}
+        call = map_tensors(
+            lambda t: _fake(t.contiguous() if id(t) in moving else t, device), recorded.call
+        )
         if recorded.method != "forward":
             module.forward = getattr(module, recorded.method)
         try:

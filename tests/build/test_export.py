@@ -111,6 +111,23 @@ def test_export_unit_gives_symbolic_extents_when_dynamic() -> None:
     assert signature.outputs[0].shape == (1, 3, "8*h", "8*w")
 
 
+def test_export_unit_keeps_the_strides_of_what_does_not_move_when_dynamic() -> None:
+    dynamic = ("64x64", "128x192")
+    settings = settings_of(TINY.call, dynamic)
+    first, second = (rehearsal(s.resolution).units["unet"][0] for s in settings)
+    turned = first.call["encoder_hidden_states"].mT.contiguous().mT
+    first, second = (
+        replace(r, call={**r.call, "encoder_hidden_states": turned}) for r in (first, second)
+    )
+    found = range_over(TINY.call, dynamic, (first, second))
+    module = first.module()
+    prepare(module, TINY.components["unet"])
+    signature = export_unit(module, first, device="cpu", dynamic=found).signature
+    strides = {s.path: s.stride for s in signature.inputs}
+    assert strides["encoder_hidden_states"] == turned.stride()
+    assert strides["sample"] is None
+
+
 @pytest.mark.cuda_build
 def test_export_unit_needs_no_gpu_when_the_target_has_one() -> None:
     found, _ = exported("unet", device="cuda:0")
