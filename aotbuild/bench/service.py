@@ -14,7 +14,7 @@ from aotbuild.bench.picture import difference
 from aotbuild.bench.pipeline import PROMPT, random_pipeline
 from aotbuild.bench.service_load import OK, Answer, Ask, ask, offer
 from aotbuild.bench.service_process import Service, running
-from aotbuild.errors import BuildError
+from aotbuild.errors import BuildError, UsageError
 from aotbuild.recipe import load_recipe
 
 Say = Callable[[str], None]
@@ -75,12 +75,15 @@ def measure(plan: Plan, *, say: Say) -> Measured:
     """Offer the load to the service, then draw each answered image eagerly.
 
     Raises:
-        UsageError: there is no example service to start.
+        UsageError: there is no example service to start, or nobody answers at the URL.
         BuildError: the service doesn't become ready, or can't draw one image alone.
     """
     with _service(plan) as service:
         say(f"waiting for {service.url}/readyz")
-        size = plan.size or service.wait_until_ready()["sizes"][0].partition(":")[0]
+        said = service.wait_until_ready()
+        size = plan.size or next(iter(said.get("sizes", ())), "").partition(":")[0]
+        if not size:
+            raise UsageError(f"{service.url}/readyz names no sizes: say --size WxH.")
         image_s = _alone(service, plan, size)
         say(f"one image takes {image_s:.3f} s; {plan.requests} requests at {plan.load} times that")
         wanted = [_wanted(plan, seed, size) for seed in range(plan.requests)]

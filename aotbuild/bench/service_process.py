@@ -90,6 +90,7 @@ class Service:
         """Its own words once it is ready.
 
         Raises:
+            UsageError: it isn't ours, and nobody answers.
             BuildError: it says that it never will be, died, or took too long.
         """
         end = time.monotonic() + timeout_s
@@ -97,6 +98,11 @@ class Service:
             status, document = self.readiness()
             if status == 200:
                 return document
+            if status == 0 and self.process is None:
+                raise UsageError(
+                    f"Nobody answers at {self.url}/readyz: {document['reason']}. Start the service "
+                    "first, or leave --url out to have the example started."
+                )
             died = self.process is not None and self.process.poll() is not None
             if died or document.get("status") == "failed" or time.monotonic() > end:
                 said = "" if self.log is None else self.log.read_text(errors="replace")[-1500:]
