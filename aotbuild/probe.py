@@ -132,6 +132,16 @@ def highest_version(data: bytes, prefix: str) -> str | None:
     return max((v.decode() for v in found), key=version_tuple, default=None)
 
 
+def peak_memory_bytes() -> int:
+    """The high-water mark of this process alone.
+
+    Not `ru_maxrss`: a process inherits that from the one that started it.
+    Source: proc_pid_status(5), VmHWM.
+    """
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
+
+
 def _accelerator(torch: Any) -> str:
     if torch.version.hip is not None and torch.cuda.is_available():
         return "rocm"

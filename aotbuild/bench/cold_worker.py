@@ -42,6 +42,7 @@ def run(job: Job) -> Run:
     from aotbuild.bench.subject import call_of
     from aotbuild.bench.way_steps import WAY_STEPS, compiled, packed
     from aotbuild.cache.store import Store
+    from aotbuild.probe import peak_memory_bytes
 
     entry = Store(Path(job.store)).find(job.key)
     call = call_of(entry)
@@ -98,16 +99,6 @@ def timed(step: Callable[[], Any]) -> float:
     begun = time.perf_counter()
     step()
     return time.perf_counter() - begun
-
-
-def peak_memory_bytes() -> int:
-    """The high-water mark of this process alone.
-
-    Not `ru_maxrss`: a process inherits that from the one that started it.
-    Source: proc_pid_status(5), VmHWM.
-    """
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
 
 
 def keep_answer(job: Job, answer: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import difflib
 import hashlib
 import logging
@@ -48,6 +49,17 @@ def build_module(config: Mapping[str, Any], dtype: str) -> nn.Module:
             ) from e
     _cast_saved(module, getattr(torch, dtype))
     return module.eval()
+
+
+def outline(module: nn.Module) -> nn.Module:
+    """A copy of `module` without values: parameters and buffers on the meta device.
+
+    Building one from the config instead computes its tables again: gigabytes of numbers for those
+    of SD 3.
+    """
+    memo: dict[int, Any] = {id(b): b.to("meta") for b in module.buffers()}
+    memo |= {id(p): nn.Parameter(p.detach().to("meta"), False) for p in module.parameters()}
+    return copy.deepcopy(module, memo)
 
 
 def use_tiling(module: nn.Module, tiling: bool) -> nn.Module:

@@ -27,6 +27,7 @@ from aotbuild.cache.files import Packed
 from aotbuild.cache.manifest import FORMAT, Constant, Manifest
 from aotbuild.cache.signature import Signature
 from aotbuild.errors import AotbuildError, BuildError
+from aotbuild.probe import peak_memory_bytes
 
 _PR_SET_PDEATHSIG = 1
 
@@ -80,6 +81,7 @@ def _compile(blueprint: Blueprint, folder: Path, work: Path, seconds: dict[str, 
     from aotbuild.build.constants import constant_plan
     from aotbuild.build.cubins import check_library
     from aotbuild.build.export import export_unit
+    from aotbuild.build.modules import outline
     from aotbuild.build.prepare import prepare
 
     unit, target = blueprint.job.unit, blueprint.target
@@ -87,6 +89,7 @@ def _compile(blueprint: Blueprint, folder: Path, work: Path, seconds: dict[str, 
     with _stage("export", unit, seconds):
         recorded = blueprint.recorded
         module = recorded.module()
+        stock = outline(recorded.part(module))
         prepare(module, blueprint.component)
         exported = export_unit(
             recorded.part(module),
@@ -97,7 +100,7 @@ def _compile(blueprint: Blueprint, folder: Path, work: Path, seconds: dict[str, 
         )
         if exported.signature.calls() != blueprint.signature.calls():
             raise BuildError(f"{unit}: the exported program takes other calls than were planned.")
-        constants = constant_plan(exported.program, recorded.part(recorded.module()))
+        constants = constant_plan(exported.program, stock)
     with _stage("compile", unit, seconds):
         compiled = compile_package(
             exported.program,
@@ -218,8 +221,8 @@ def _manifest(
 
 def peak_bytes() -> int:
     """Most resident memory so far, of this process or of the largest of its children."""
-    who = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
-    return max(resource.getrusage(w).ru_maxrss for w in who) * 1024
+    children = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
+    return max(peak_memory_bytes(), children)
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from aotbuild.build.modules import (
     build_module,
     convert_tensors,
     fill_random,
+    outline,
     quiet,
 )
 from aotbuild.errors import BuildError, RecipeError
@@ -177,3 +178,17 @@ def test_quiet_restores_the_logger_when_it_ends() -> None:
     with quiet():
         assert logger.level == logging.CRITICAL
     assert logger.level == before
+
+
+def test_outline_has_every_tensor_without_its_values() -> None:
+    built = build_module(PIXART, "float16")
+    outlined = outline(built)
+    for held, made in (
+        (built.named_parameters(), outlined.named_parameters()),
+        (built.named_buffers(), outlined.named_buffers()),
+    ):
+        theirs, ours = dict(held), dict(made)
+        assert theirs.keys() == ours.keys() != set()
+        assert all(t.is_meta for t in ours.values())
+        assert all((t.shape, t.dtype) == (ours[n].shape, ours[n].dtype) for n, t in theirs.items())
+    assert not built.get_buffer("pos_embed.pos_embed").is_meta

@@ -139,7 +139,7 @@ def peak_bytes(device: str) -> int:
     """Most memory in use: of the GPU by torch's allocator, or of the process."""
     import torch
 
-    from aotbuild.bench.cold_worker import peak_memory_bytes
+    from aotbuild.probe import peak_memory_bytes
 
     return torch.cuda.max_memory_allocated() if device == "cuda" else peak_memory_bytes()
 
