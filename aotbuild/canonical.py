@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, Field
@@ -17,6 +18,7 @@ Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | Non
 
 _WHOLE = frozenset({int})
 _SEAL = b',"sha256":"%b"}\n'
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _FIELDS: dict[type[Any], tuple[frozenset[str], frozenset[str]]] = {}
 """What `_fields_of` found: a manifest asks for one class thousands of times."""
 
@@ -29,12 +31,41 @@ def canonical_bytes(value: object) -> bytes:
     return text.encode()
 
 
-def parse_json(data: bytes | str) -> Any:
-    """What a JSON document from outside says; whatever is wrong with it is a ValueError."""
+def parse_json(data: bytes | str, *, unique: bool = False) -> Any:
+    """What a JSON document from outside says; whatever is wrong with it is a ValueError.
+
+    So are numbers and text that no canonical document holds: NaN, infinities, lone surrogates.
+
+    Args:
+        unique: refuse an object with one name twice, too. What is compared with its canonical
+            bytes needs no such check.
+    """
+    hook = _object if unique else None
     try:
-        return json.loads(data)
+        text = data if isinstance(data, str) else data.decode("utf-8")
+        found = json.loads(
+            text, parse_constant=_number, parse_float=_number, object_pairs_hook=hook
+        )
     except RecursionError as e:
         raise ValueError("it is nested deeper than any such document") from e
+    if _SURROGATE.search(text):
+        json.dumps(found, ensure_ascii=False).encode()
+    return found
+
+
+def _number(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"it holds {shown(text)}, which is no number")
+    return value
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        twice = next(n for n, _ in pairs if sum(n == m for m, _ in pairs) > 1)
+        raise ValueError(f"it has {shown(twice)} twice")
+    return found
 
 
 def check_format(found: object, known: int) -> None:
@@ -67,11 +98,14 @@ def is_sealed(data: bytes) -> bool:
 
 
 def check_texts(where: str, record: object, *names: str) -> None:
-    """Refuse with a ValueError a record of which one of the fields `names` isn't text."""
+    """Refuse with a ValueError a record of which one of the fields `names` isn't text of one line.
+
+    People read these in tables and terminals, which take other characters for commands.
+    """
     for name in names:
         value = getattr(record, name)
-        if not isinstance(value, str):
-            raise ValueError(f"{where}: {name} is {shown(value)}, not text")
+        if not isinstance(value, str) or not value.isprintable():
+            raise ValueError(f"{where}: {name} is {shown(value)}, not text that can be shown")
 
 
 def are_sizes(values: object) -> bool:

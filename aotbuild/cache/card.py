@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -79,7 +80,12 @@ def table(items: Iterable[Item]) -> list[str]:
     header = ("recipe", "component", "resolution", "batch", "variant", "precision", "target",
               "torch", "verified on", "size", "key")  # fmt: skip
     rows = ["| " + " | ".join(header) + " |", "|" + " --- |" * len(header)]
-    return [*rows, *("| " + " | ".join(_row(i)) + " |" for i in items)]
+    return [*rows, *("| " + " | ".join(map(_cell, _row(i))) + " |" for i in items)]
+
+
+def _cell(text: str) -> str:
+    """What an index says, as text: no markup, and no end of a cell."""
+    return re.sub(r"([|<>\[\]])", r"\\\1", text)
 
 
 def verified_on(item: Item) -> tuple[str, ...]:

@@ -42,6 +42,10 @@ class Covered:
             value = getattr(self, f.name)
             if value is not None and type(value) is not kind:
                 raise ValueError(f"covers: {f.name} is {value!r}, not {kind.__name__} or null")
+            if isinstance(value, str) and not value.isprintable():
+                raise ValueError(f"covers: {f.name} is {value!r}, not text that can be shown")
+        if self.batch is not None and self.batch < 1:
+            raise ValueError(f"covers: batch is {self.batch}, not 1 or more")
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object with every field."""

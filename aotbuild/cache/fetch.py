@@ -5,11 +5,12 @@ Which ones is decided elsewhere (`loaders.remote`, `commands`).
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 from pathlib import Path
 
-from aotbuild.cache.artifact import VERIFICATIONS, Entry
+from aotbuild.cache.artifact import MANIFEST, VERIFICATIONS, Entry, read_entry
 from aotbuild.cache.collection import INDEX, Index
 from aotbuild.cache.files import FileRecord
 from aotbuild.cache.hub import Hub
@@ -37,11 +38,15 @@ def fetch_index(hub: Hub, repository: str, commit: str) -> Index:
         return Index.from_bytes(hub.read(repository, commit, INDEX, again=True), where=where)
 
 
-def find_here(store: Store, item: Item) -> Entry | None:
+def find_here(store: Store, item: Item, *, exact: bool = False) -> Entry | None:
     """The artifact in the store, if it is there; its bytes are hashed when it is loaded.
 
+    Args:
+        exact: its manifest, too, must be the one that the index or lockfile vouches for. Builds of
+            one key have the same package, and manifests that differ in where they were made.
+
     Raises:
-        IntegrityError: the store has its key with another package.
+        IntegrityError: the store has its key with another package, or another manifest.
     """
     entry = store.get(item.key)
     if entry is not None and set(entry.manifest.files) != set(item.code):
@@ -50,32 +55,50 @@ def find_here(store: Store, item: Item) -> Entry | None:
             f"collection's: one of the builds isn't reproducible. `aotbuild prune {item.key[:12]}` "
             "removes the store's."
         )
+    if entry is not None and exact and _manifest_digest(entry) != _manifest_digest(item):
+        raise IntegrityError(
+            f"The store {store.root} has {item.key[:12]} with another manifest than the one that "
+            "is vouched for: built here, or published by somebody else. "
+            f"`aotbuild prune {item.key[:12]}` removes the store's; then it is fetched."
+        )
     return entry
 
 
-def fetch(hub: Hub, store: Store, repository: str, commit: str, item: Item) -> Entry:
+def _manifest_digest(artifact: Entry | Item) -> str:
+    if isinstance(artifact, Entry):
+        return hashlib.sha256(artifact.manifest.to_bytes()).hexdigest()
+    return next(f.sha256 for f in artifact.files if f.name == MANIFEST)
+
+
+def fetch(
+    hub: Hub, store: Store, repository: str, commit: str, item: Item, *, exact: bool = False
+) -> Entry:
     """The artifact, from the store if it is there, else from the Hub into it.
+
+    Args:
+        exact: see `find_here`.
 
     Raises:
         SourceError, HubError: the Hub hasn't got a file of it, or can't be reached.
         ArtifactError: what the Hub sends isn't what the index says.
         StoreError: the store can't be written.
     """
-    found = find_here(store, item)
+    found = find_here(store, item, exact=exact)
     if found is not None:
         return found
     with store.lock(item.key):
-        found = find_here(store, item)  # whoever had the lock may have brought it
+        found = find_here(store, item, exact=exact)  # whoever had the lock may have brought it
         if found is not None:
             return found
         with store.staging() as root:
             for record in item.files:
                 _fetch_file(hub, repository, commit, item.folder, record, root)
+            if read_entry(root / item.folder).manifest.key != item.key:
+                raise IntegrityError(
+                    f"{repository}: the manifest in {item.folder} is of another key than the index "
+                    "says. Nothing of it was kept; tell whoever published it."
+                )
             entry = store.add(root / item.folder)
-    if entry.manifest.key != item.key:
-        raise IntegrityError(
-            f"{repository}: the manifest in {item.folder} is of another key than the index says."
-        )
     log.info("fetched %s from %s", item.folder, repository)
     return entry
 

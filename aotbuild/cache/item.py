@@ -60,6 +60,8 @@ class Item:
         check_texts("artifact", self, "key", "backend", "component", "method", "scope", "precision")
         if not matches(r"[0-9a-f]{64}", self.key):
             raise ValueError(f"key {self.key!r} isn't 64 hex digits")
+        if self.scope not in ("full", "regional"):
+            raise ValueError(f"scope {self.scope!r} is neither full nor regional")
         if self.backend not in BACKENDS or (self.packed is not None and self.backend != AOT):
             raise ValueError(
                 f"backend {self.backend!r} is none of {', '.join(BACKENDS)}, or packed"

@@ -20,8 +20,11 @@ _KNOWN = re.compile(
 )
 """Checkpoints for non-commercial or researchers' use. Source: the licences on their pages."""
 
-_WORDS = re.compile(r"non-?commercial|(^|-)nc(-|$)|research|deepfloyd|community", re.IGNORECASE)
+_WORDS = re.compile(r"non-?commercial|(^|-)nc(-|$)|research|deepfloyd|community")
 """In a licence's identifier or name: it doesn't let everybody pass the weights on."""
+
+_UNNAMED = ("", "other", "unknown", "none")
+"""Identifiers that stand for a licence of its own: nobody knows here what it allows."""
 
 
 def base_repositories(hub: Hub, items: Iterable[Item]) -> dict[str, Repository | None]:
@@ -42,11 +45,9 @@ def facts_of(bases: dict[str, Repository | None], given: str | None) -> Facts:
     if given is not None:
         return Facts(license=given)
     names = ("license", "license_name", "license_link")
-    found = {tuple(b.card.get(n) for n in names) for b in bases.values() if b is not None}
-    if len(found) != 1:
-        return Facts()
-    values = (str(v) if isinstance(v, str) else None for v in found.pop())
-    return Facts(**dict(zip(names, values, strict=True)))
+    cards = [b.card for b in bases.values() if b is not None]
+    found = {tuple(v if isinstance(v := c.get(n), str) else None for n in names) for c in cards}
+    return Facts(**dict(zip(names, found.pop(), strict=True))) if len(found) == 1 else Facts()
 
 
 def check_weights(
@@ -84,9 +85,16 @@ def _reason(name: str, base: Repository | None) -> str | None:
         return f"the Hub says nothing of {name}'s licence"
     if base.gated or base.private:
         return f"{name} is {'gated' if base.gated else 'private'}"
-    said = [str(base.card.get(n) or "") for n in ("license", "license_name")]
-    if not any(said):
+    said = [base.card.get(n) for n in ("license", "license_name")]
+    spelt = [_spelt(s) for s in said]
+    if not any(spelt):
         return f"{name} names no licence"
-    if any(_WORDS.search(text) for text in said):
-        return f"{name} is under {next(t for t in reversed(said) if t)}"
+    if spelt[0] in _UNNAMED or any(_WORDS.search(text) for text in spelt):
+        return f"{name} is under {next(s for s in reversed(said) if s)}"
     return None
+
+
+def _spelt(licence: object) -> str:
+    """ "cc-by-nc-4.0", however it was written; several, one after the other."""
+    several = licence if isinstance(licence, list | tuple) else [licence or ""]
+    return "-".join(re.sub(r"[\W_]+", "-", str(text)).strip("-").lower() for text in several)

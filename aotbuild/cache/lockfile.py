@@ -73,7 +73,7 @@ def read_lock(path: Path) -> Lock:
         SourceError: it isn't one, or was altered.
     """
     try:
-        document = parse_json(path.read_bytes())
+        document = parse_json(path.read_bytes(), unique=True)
         check_format(document.get("format"), FORMAT)
         if set(document) != _FIELDS:
             raise ValueError("an unknown field, or a missing one")

@@ -11,13 +11,14 @@ from aotbuild.errors import HubError, SourceError
 COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
-def check_owner(repository: str, owners: Collection[str] | None) -> None:
-    """Refuse a collection of an owner that isn't allowed; None allows all.
+def check_owner(repository: str, owners: str | Collection[str] | None) -> None:
+    """Refuse a collection of an owner that isn't allowed; None allows all, one text is one owner.
 
     Raises:
         SourceError: naming those that are.
     """
     owner = repository.partition("/")[0]
+    owners = (owners,) if isinstance(owners, str) else owners
     if owners is not None and owner not in owners:
         raise SourceError(
             f"{repository} is of {owner!r}, and allowed are {', '.join(owners) or 'none'}: see "

@@ -15,7 +15,8 @@ from aotbuild.cache.artifact import VERIFICATIONS, Entry
 from aotbuild.cache.card import Facts, render
 from aotbuild.cache.collection import CARD, INDEX, Index, describe_entry
 from aotbuild.cache.fetch import fetch_index
-from aotbuild.cache.hub import BusyError, ConflictError, Hub, Repository
+from aotbuild.cache.hub import Hub, Repository
+from aotbuild.cache.hub_errors import BusyError, ConflictError
 from aotbuild.cache.item import Item
 from aotbuild.cache.records import read_records, record_bytes
 from aotbuild.cache.seals import signed

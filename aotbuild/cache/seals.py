@@ -64,13 +64,14 @@ def signed(item: Item, private: Any) -> Item:
     return replace(item, seals=tuple(sorted((*others, seal), key=lambda s: s.public)))
 
 
-def trusted_keys(keys: Iterable[str | PathLike[str]]) -> frozenset[str]:
-    """Public keys: each 64 hex digits, or the path of a PEM file.
+def trusted_keys(keys: str | PathLike[str] | Iterable[str | PathLike[str]]) -> frozenset[str]:
+    """Public keys: each 64 hex digits, or the path of a PEM file; one alone, too.
 
     Raises:
         UsageError: one is neither, there is none, or `cryptography` isn't installed.
     """
-    found = frozenset(_public(k) for k in keys)
+    several = (keys,) if isinstance(keys, str | PathLike) else keys
+    found = frozenset(_public(k) for k in several)
     if not found:
         raise UsageError("trusted_keys names no key, so that nothing could be trusted.")
     _library()

@@ -45,7 +45,8 @@ def pull(
     index = fetch_index(hub, repository, commit)
     chosen = selection.of(index.items, repository)
     check_trusted(chosen, trusted)
-    _bring(hub, Store(store), repository, commit, chosen, as_json=as_json)
+    exact = bool(trusted)
+    _bring(hub, Store(store), repository, commit, chosen, exact=exact, as_json=as_json)
 
 
 @click.command()
@@ -66,18 +67,26 @@ def prefetch(
     chosen = selection.of(lock.items, str(lockfile))
     check_trusted(chosen, trusted)
     opened = Store(store)
-    for entry in _bring(Hub(), opened, lock.repository, lock.revision, chosen, as_json=as_json):
+    place = lock.repository, lock.revision
+    for entry in _bring(Hub(), opened, *place, chosen, exact=True, as_json=as_json):
         if entry.manifest.backend == AOT:
             os.close(opened.open_library(entry))
 
 
 def _bring(
-    hub: Hub, store: Store, repository: str, commit: str, items: tuple[Item, ...], *, as_json: bool
+    hub: Hub,
+    store: Store,
+    repository: str,
+    commit: str,
+    items: tuple[Item, ...],
+    *,
+    exact: bool,
+    as_json: bool,
 ) -> list[Entry]:
     """The artifacts in the store, each verified; says which."""
     entries = []
     for item in items:
-        entry = fetch(hub, store, repository, commit, item)
+        entry = fetch(hub, store, repository, commit, item, exact=exact)
         fetch_records(hub, store, repository, commit, item, entry)
         store.verify(entry)
         entries.append(entry)

@@ -67,8 +67,8 @@ def load(
             with "/", "./", "../" or "~". Anything else is a collection on the Hub, "ORG/NAME", of
             which only what serves this pipeline here is downloaded, into the store.
         revision: the commit, for sources on the Hub.
-        components: names of components ("vae") or of units ("vae.decode"); None: whatever `source`
-            has artifacts for.
+        components: names of components ("vae") or of units ("vae.decode"), or one such name; None:
+            whatever `source` has artifacts for.
         fallback: "eager" runs what isn't covered eagerly; "error" raises, here and at the call, and
             frees the weights that only int8 constants are made of: then nothing can be restored.
         store: where libraries are extracted, and what comes from the Hub is kept; by default
@@ -118,6 +118,7 @@ def load(
         scope=scope,
         bundles=allow_jit_cache,
     )
+    components = (components,) if isinstance(components, str) else components
     opened = open_source(
         source, revision, allow_unpinned=allow_unpinned, keys=trusted_keys, owners=owners
     )

@@ -53,12 +53,14 @@ class Remote:
 
     Attributes:
         trusted: public keys of which one must have signed an artifact; None: no matter who.
+        exact: take none of the store's whose manifest isn't the one that is vouched for.
     """
 
     repository: str
     commit: str
     items: tuple[Item, ...]
     trusted: frozenset[str] | None
+    exact: bool
     hub: Hub
 
     def __str__(self) -> str:
@@ -94,7 +96,8 @@ class Remote:
         for offer, next_ in zip_longest(ranked, ranked[1:]):
             item = offer.manifest
             try:
-                return fetch(self.hub, options.store, self.repository, self.commit, item)
+                place = self.hub, options.store, self.repository, self.commit
+                return fetch(*place, item, exact=self.exact)
             except AotbuildError as e:
                 found.turn_down(offer, [str(e)])
                 if next_ is None or isinstance(e, ArtifactError | StoreError):
@@ -122,7 +125,14 @@ def open_remote(
     hub = Hub()
     commit = pinned(hub, name, revision, allow_unpinned=allow_unpinned)
     index = fetch_index(hub, name, commit)
-    return Remote(repository=name, commit=commit, items=index.items, trusted=trusted, hub=hub)
+    return Remote(
+        repository=name,
+        commit=commit,
+        items=index.items,
+        trusted=trusted,
+        exact=trusted is not None,
+        hub=hub,
+    )
 
 
 def open_locked(lock: Lock, trusted: frozenset[str] | None) -> Remote:
@@ -132,6 +142,7 @@ def open_locked(lock: Lock, trusted: frozenset[str] | None) -> Remote:
         commit=lock.revision,
         items=lock.items,
         trusted=trusted,
+        exact=True,
         hub=Hub(),
     )
 

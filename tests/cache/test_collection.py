@@ -113,6 +113,11 @@ def test_index_is_refused_when_a_byte_differs(store: Store, place: int) -> None:
         (lambda d: d["artifacts"][0]["files"].pop(), "files lack"),
         (lambda d: d["artifacts"][0]["files"][0].update(name="../package.pt2"), "files lack"),
         (lambda d: d["artifacts"].append(d["artifacts"][0]), "twice"),
+        (lambda d: d["artifacts"][0].update(scope="half"), "neither full nor regional"),
+        (lambda d: d["artifacts"][0].update(scope="full\x1b[2J"), "can be shown"),
+        (lambda d: d["artifacts"][0]["covers"].update(recipe="sdxl\n# Mine"), "can be shown"),
+        (lambda d: d["artifacts"][0]["covers"].update(batch=0), "batch is 0"),
+        (lambda d: d["artifacts"][0]["target"].update(torch="2.13\r"), "can be shown"),
         (lambda d: d["documents"].popitem(), "no document"),
         (lambda d: d["documents"].update({"0" * 64: 1}), "document 000000000000 was altered"),
     ],
@@ -126,6 +131,14 @@ def test_index_is_refused_with_the_reason_when_a_field_is_odd(
     body = canonical_bytes(document)
     data = body[:-1] + b',"sha256":"' + digest(document).encode() + b'"}\n'
     with pytest.raises(ManifestError, match=expected):
+        Index.from_bytes(data)
+
+
+@pytest.mark.parametrize("odd", [b"NaN", b"1e999", b'"\\ud800"'])
+def test_index_is_refused_when_it_holds_what_no_json_has(store: Store, odd: bytes) -> None:
+    data = index_of(add(store)).to_bytes().replace(b'"checkpoint":null', b'"checkpoint":' + odd)
+    assert odd in data
+    with pytest.raises(ManifestError, match="isn't a collection's index"):
         Index.from_bytes(data)
 
 
@@ -179,6 +192,12 @@ def test_card_has_metadata_a_row_each_and_what_its_owner_wrote(store: Store) -> 
     assert again.count(END) == 1
 
 
+def test_card_shows_what_an_index_says_as_text(store: Store) -> None:
+    odd = {**RECIPE, "name": "a|b<script>[x](y)"}
+    text = render(index_of(add(store, recipe=odd)), "o/r", Facts(), {}, "")
+    assert "| a\\|b\\<script\\>\\[x\\](y) |" in text
+
+
 def test_lockfile_reads_back_the_same_when_it_was_written(store: Store, tmp_path: Path) -> None:
     items = index_of(add(store), add(store, salt="b", packed=b"x")).items
     lock = Lock(repository="org/repo", revision="a" * 40, items=items)
@@ -195,6 +214,15 @@ def test_lockfile_is_refused_when_it_is_none(tmp_path: Path, text: str) -> None:
     path = tmp_path / "aotbuild.lock"
     path.write_text(text, errors="surrogateescape")
     with pytest.raises(SourceError, match="aotbuild lock"):
+        read_lock(path)
+
+
+def test_lockfile_is_refused_when_a_name_stands_twice(store: Store, tmp_path: Path) -> None:
+    path = tmp_path / "aotbuild.lock"
+    Lock(repository="o/r", revision="a" * 40, items=index_of(add(store)).items).write(path)
+    text = path.read_text().replace('"repository"', '"repository": "other/one", "repository"')
+    path.write_text(text)
+    with pytest.raises(SourceError, match="'repository' twice"):
         read_lock(path)
 
 

@@ -147,6 +147,10 @@ REFUSED = {
         {"card": {"license": "other", "license_name": "some-community"}},
         "some-community",
     ),
+    "other without a name": ("org/base", {"card": {"license": "other"}}, "is under other"),
+    "unknown": ("org/base", {"card": {"license": "unknown"}}, "is under unknown"),
+    "spelt otherwise": ("org/base", {"card": {"license": "CC_BY_NC 4.0"}}, "CC_BY_NC 4.0"),
+    "one of several": ("org/base", {"card": {"license": ["mit", "cc-by-nc-4.0"]}}, "cc-by-nc"),
     "no licence": ("org/base", {"card": {}}, "names no licence"),
     "not there": ("org/nothing", None, "says nothing"),
 }

@@ -1,6 +1,10 @@
 from __future__ import annotations
 
+import hashlib
+import resource
+import signal
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +14,14 @@ from hub_state import Fault, Repo, SmallHub
 
 from aotbuild.cache.artifact import Entry
 from aotbuild.cache.card import Facts
-from aotbuild.cache.collection import Index
+from aotbuild.cache.collection import INDEX, Index
 from aotbuild.cache.fetch import fetch
-from aotbuild.cache.hub import BusyError, Hub
+from aotbuild.cache.files import FileRecord
+from aotbuild.cache.hub import Hub
+from aotbuild.cache.hub_errors import BusyError
 from aotbuild.cache.publish import Published, publish, read_index
 from aotbuild.cache.store import Store
-from aotbuild.errors import AotbuildError, HubError, IntegrityError, SourceError
+from aotbuild.errors import AotbuildError, HubError, IntegrityError, SourceError, StoreError
 
 NAME = "org/collection"
 
@@ -239,6 +245,63 @@ def test_fetch_is_refused_when_the_store_has_the_key_with_other_bytes(
     add(other, library=b"other")
     with pytest.raises(IntegrityError, match="aotbuild prune"):
         fetch(hub, other, NAME, pushed[0], pushed[1].items[0])
+
+
+def test_fetch_is_refused_when_the_store_has_another_manifest_and_one_is_vouched_for(
+    hub: Hub, other: Store, pushed: tuple[str, Index]
+) -> None:
+    commit, index = pushed
+    (item,) = index.items
+    mine = add(other, library=bytes(range(256)) * 4096, provenance={"checkpoint": "org/other"})
+    assert mine.manifest.key == item.key
+    assert fetch(hub, other, NAME, commit, item).manifest == mine.manifest
+    with pytest.raises(IntegrityError, match=f"another manifest.*aotbuild prune {item.key[:12]}"):
+        fetch(hub, other, NAME, commit, item, exact=True)
+    other.prune(key=item.key)
+    found = fetch(hub, other, NAME, commit, item, exact=True)
+    assert found.manifest != mine.manifest
+    assert fetch(hub, other, NAME, commit, item, exact=True) == found
+
+
+def test_nothing_is_added_when_the_folder_holds_another_artifact(
+    small_hub: SmallHub, hub: Hub, store: Store, other: Store, pushed: tuple[str, Index]
+) -> None:
+    commit, index = pushed
+    (item,) = index.items
+    stranger = add(store, salt="stranger", library=bytes(range(256)) * 4096)
+    data = stranger.manifest.to_bytes()
+    small_hub.repos[NAME].commits[commit][f"{item.folder}/manifest.json"] = data
+    theirs = FileRecord(
+        name="manifest.json", sha256=hashlib.sha256(data).hexdigest(), bytes=len(data)
+    )
+    listed = [theirs if f.name == theirs.name else f for f in item.files]
+    with pytest.raises(IntegrityError, match="of another key than the index says"):
+        fetch(hub, other, NAME, commit, replace(item, files=tuple(listed)))
+    assert list(other.entries()) == []
+
+
+def test_file_of_another_commit_is_refused_when_the_hub_sends_it(
+    small_hub: SmallHub, hub: Hub, pushed: tuple[str, Index]
+) -> None:
+    repo = small_hub.repos[NAME]
+    first = repo.head
+    with pytest.raises(SourceError, match="from another commit than main"):
+        hub.read(NAME, "main", INDEX)
+    assert hub.read(NAME, first, INDEX) == repo.commits[first][INDEX]
+
+
+def test_full_disk_is_told_as_what_it_is(hub: Hub, other: Store, pushed: tuple[str, Index]) -> None:
+    commit, index = pushed
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
+    try:
+        with pytest.raises(StoreError, match="File too large"):
+            fetch(hub, other, NAME, commit, index.items[0])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, before)
+    assert list(other.entries()) == []
 
 
 def test_hub_says_what_to_do_when_it_refuses(small_hub: SmallHub, hub: Hub) -> None:

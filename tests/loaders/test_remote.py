@@ -336,7 +336,7 @@ def test_load_takes_what_a_trusted_key_signed_and_no_other(
 
     for source, options in ((NAME, {"revision": commit}), (path, {})):
         module = nets.net()
-        loaded = load(source, module, trusted_keys=[key], **options)
+        loaded = load(source, module, trusted_keys=key, components="net", **options)
         module(**nets.call(size=16, return_dict=False))
         assert hits(loaded) == 1
         assert "isn't signed" in loaded.report()
@@ -365,6 +365,9 @@ def test_load_takes_collections_of_allowed_owners_alone(
     with pytest.raises(SourceError, match="allowed are us"):
         load(path, nets.net(), owners=["us"])
     assert small_hub.log == []
+    with pytest.raises(SourceError, match="allowed are organisation"):
+        load(NAME, nets.net(), revision=commit, owners="organisation")
+    load(NAME, nets.net(), revision=commit, owners="org").restore()
     load(NAME, nets.net(), revision=commit, owners=["us", "org"])
 
 
