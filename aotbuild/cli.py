@@ -16,6 +16,10 @@ from aotbuild.groups import Group
 COMMANDS = {
     "build": ("build:build", "Compile a recipe's components into the store."),
     "plan": ("build:plan", "Say what `build` would compile, and what the store already has."),
+    "matrix": (
+        "matrix:matrix",
+        "Build recipes times GPUs times sizes, and go on where it stopped.",
+    ),
     "recipes": ("recipes:recipes", "List the recipes; draft one from a checkpoint."),
     "list": ("store:list_artifacts", "List the artifacts of a store."),
     "show": ("store:show", "Show one artifact's manifest."),

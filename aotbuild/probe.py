@@ -57,6 +57,17 @@ _FLAGS = re.compile(rb"^flags[ \t]*:(.*)\n", re.MULTILINE)
 _CHUNK_BYTES = 2048
 
 
+def cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def available_memory_bytes() -> int:
+    """What may still be used without swapping. Source: proc_meminfo(5), MemAvailable."""
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+
+
 def default_store() -> Path:
     """`$AOTBUILD_STORE`, else `~/.cache/aotbuild`."""
     return Path(os.environ.get("AOTBUILD_STORE") or "~/.cache/aotbuild").expanduser()

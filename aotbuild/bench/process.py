@@ -11,6 +11,17 @@ from typing import Any
 
 from aotbuild.errors import BuildError
 
+_TRACEBACK = "Traceback (most recent call last):\n"
+_LINES = 3
+
+
+class DiedError(BuildError):
+    """A process that ended without an answer; `printed` is what it wrote to its standard error."""
+
+    def __init__(self, words: str, *, printed: str) -> None:
+        super().__init__(words)
+        self.printed = printed
+
 
 def run_module(module: str, document: dict[str, Any], *, cache: Path, what: str) -> dict[str, Any]:
     """Run `python -m module` on a JSON document.
@@ -22,7 +33,7 @@ def run_module(module: str, document: dict[str, Any], *, cache: Path, what: str)
         what: names the process in the error.
 
     Raises:
-        BuildError: it died; with the end of what it printed.
+        DiedError: it did; with the end of what it printed.
     """
     return _run(["-m", module], document, cache=cache, what=what)
 
@@ -53,8 +64,16 @@ def _run(
     return answer
 
 
-def _died(done: subprocess.CompletedProcess[str], what: str) -> BuildError:
-    return BuildError(
-        f"The process for {what} ended with exit code {done.returncode}: "
-        f"{done.stderr.strip()[-1500:]}"
-    )
+def _died(done: subprocess.CompletedProcess[str], what: str) -> DiedError:
+    words = f"The process for {what} ended with exit code {done.returncode}: "
+    return DiedError(words + done.stderr.strip()[-1500:], printed=done.stderr)
+
+
+def raised(printed: str) -> str:
+    """The exception that a process's last traceback ends with, in one line; else its last line."""
+    _, _, tail = printed.rpartition(_TRACEBACK)
+    lines = tail.splitlines()
+    while lines and (not lines[0].strip() or lines[0][0].isspace()):
+        lines.pop(0)
+    text = [line.strip() for line in lines if line.strip()]
+    return " ".join(text[:_LINES] if _TRACEBACK in printed else text[-1:])

@@ -15,6 +15,10 @@ class BusyError(HubError):
     """A failure that may pass, of a request that can't just be made again."""
 
 
+_ADDRESS = ("name resolution", "Name or service not known", "missing an 'http")
+"""In what the client says of a host that there isn't, or an HF_ENDPOINT that is no address."""
+
+
 def may_pass(error: Exception) -> bool:
     """Whether the same request may succeed a little later."""
     status = _status(error)
@@ -71,7 +75,7 @@ def worded(what: str, error: Exception) -> AotbuildError:
             "store's (AOTBUILD_STORE), the Hub client's own cache (HF_HOME)."
         )
     reason = _reason(error)
-    if "name resolution" in reason or "Name or service not known" in reason:
+    if any(words in reason for words in _ADDRESS):
         return HubError(
             f"The Hub can't be reached for {what}: {reason} Check the network, a proxy "
             "(HTTPS_PROXY), or a mirror's address (HF_ENDPOINT)."

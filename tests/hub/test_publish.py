@@ -330,10 +330,11 @@ def test_hub_error_is_one_line_when_it_is_down(
     assert len(small_hub.log) == 5
 
 
+@pytest.mark.parametrize("endpoint", ["http://hub.invalid", "hub.invalid", ""])
 def test_hub_error_names_the_network_when_the_host_is_unknown(
-    hub: Hub, monkeypatch: pytest.MonkeyPatch
+    hub: Hub, monkeypatch: pytest.MonkeyPatch, endpoint: str
 ) -> None:
-    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://hub.invalid")
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", endpoint)
     with pytest.raises(HubError, match=r"can't be reached for org/.*HF_ENDPOINT"):
         hub.look(NAME)
 

@@ -14,9 +14,9 @@ from aotbuild.bench.ladder.rows import FAILED, NO_MEMORY, SKIPPED, Row, read_fin
 from aotbuild.bench.ladder.rungs import AOT, RUNGS, Rung, skip_reason
 from aotbuild.bench.ladder.worker import Job
 from aotbuild.bench.picture import difference
-from aotbuild.bench.process import run_module
+from aotbuild.bench.process import DiedError, raised, run_module
 from aotbuild.build.request import BuildRequest, Event
-from aotbuild.errors import AotbuildError, BuildError
+from aotbuild.errors import AotbuildError
 from aotbuild.recipe import Recipe, recipe_configs
 
 Say = Callable[[str], None]
@@ -137,10 +137,14 @@ def _climbed(
         with tempfile.TemporaryDirectory(prefix="aotbuild-ladder-") as cache:
             document, module = asdict(job), "aotbuild.bench.ladder.worker"
             found = run_module(module, document, cache=Path(cache), what=f"rung {rung.name}")
-    except AotbuildError as e:
-        killed = isinstance(e, BuildError) and "exit code -9" in str(e)
-        reason = str(e).strip().splitlines()[-1][:_LONGEST_REASON]
+    except DiedError as e:
+        log = folder / f"{rung.name}.log"
+        log.write_text(e.printed, encoding="utf-8")
+        killed = "exit code -9" in str(e)
+        reason = f"{raised(e.printed)[:_LONGEST_REASON]} ({log.name} has all of it)"
         return replace(empty, status=NO_MEMORY if killed else FAILED, reason=reason)
+    except AotbuildError as e:
+        return replace(empty, status=FAILED, reason=str(e).strip()[:_LONGEST_REASON])
     if "status" in found:
         return replace(empty, **found)
     later: list[float] = found.pop("latencies_s")

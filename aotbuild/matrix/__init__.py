@@ -1,0 +1,1 @@
+"""Many builds as one document: recipes times GPUs times sizes, built in processes, resumed."""

@@ -1,0 +1,103 @@
+"""A matrix carried out: what is finished is left, the rest built, kept in the store, journaled."""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from aotbuild.cache.store import Store
+from aotbuild.errors import AotbuildError
+from aotbuild.matrix.cells import Cell
+from aotbuild.matrix.journal import DONE, FAILED, Journal, Line
+from aotbuild.matrix.local import Outcome, Task
+
+Engine = Callable[[Sequence[Task]], Iterator[tuple[Task, Outcome]]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prospect:
+    """A cell, and what is known of it before it is built.
+
+    Attributes:
+        finished: the journal's line, where its artifacts are in the store; None: it is to build.
+        seconds, peak_bytes: what the same recipe's builds took for such a kind of device, the
+            median and the most; None where there were none.
+    """
+
+    cell: Cell
+    finished: Line | None
+    seconds: float | None
+    peak_bytes: int | None
+
+
+def prospects(
+    cells: Sequence[Cell], journal: Journal, store: Store, versions: dict[str, str | None]
+) -> tuple[Prospect, ...]:
+    """What is known of each cell."""
+    latest, past = journal.latest(versions), [line for line in journal.lines() if line.seconds]
+    found = []
+    for cell in cells:
+        line = latest.get(cell)
+        done = line is not None and line.status == DONE and all(map(store.get, line.keys))
+        alike = [x for x in past if x.status == DONE and _kind(x.cell) == _kind(cell)]
+        found.append(
+            Prospect(
+                cell=cell,
+                finished=line if done else None,
+                seconds=statistics.median(x.seconds for x in alike) if alike else None,
+                peak_bytes=max((x.peak_bytes for x in alike if x.peak_bytes), default=None),
+            )
+        )
+    return tuple(found)
+
+
+def carry_out(
+    found: Sequence[Prospect],
+    engine: Engine,
+    journal: Journal,
+    store: Store,
+    versions: dict[str, str | None],
+    logs: Path,
+) -> Iterator[Line]:
+    """Build what isn't finished; a line as each cell ends, written down before it is given.
+
+    An artifact enters the store once every byte of it was hashed; a cell that fails costs the
+    others nothing.
+    """
+    waiting = [p.cell for p in found if p.finished is None]
+    with tempfile.TemporaryDirectory(prefix="aotbuild-matrix-") as work:
+        tasks = [
+            Task(cell=cell, store=Path(work) / str(i), log=logs / f"{cell.slug}.log")
+            for i, cell in enumerate(waiting)
+        ]
+        for task, outcome in engine(tasks):
+            line = _line(task, outcome, store, versions)
+            journal.append(line)
+            yield line
+
+
+def _line(task: Task, outcome: Outcome, store: Store, versions: dict[str, str | None]) -> Line:
+    reason, keys = outcome.reason, tuple(str(a["key"]) for a in outcome.artifacts)
+    try:
+        for artifact in outcome.artifacts:
+            store.add(Path(artifact["path"]))
+    except AotbuildError as e:
+        reason = str(e)
+    return Line(
+        cell=task.cell,
+        status=FAILED if reason else DONE,
+        versions=versions,
+        keys=() if reason else keys,
+        seconds=outcome.seconds,
+        peak_bytes=outcome.peak_bytes,
+        reason=reason,
+        log=str(task.log),
+    )
+
+
+def _kind(cell: Cell) -> tuple[str, bool, str]:
+    """Cells that take about as long as each other."""
+    return cell.recipe, cell.gpu == "cpu" or cell.gpu.startswith("x86"), cell.scope
