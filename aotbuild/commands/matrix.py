@@ -21,12 +21,13 @@ from aotbuild.commands.output import (
     store_option,
 )
 from aotbuild.commands.request import check_installed
-from aotbuild.errors import BuildError
+from aotbuild.errors import BuildError, UsageError
 from aotbuild.matrix.cells import read_matrix
+from aotbuild.matrix.cluster import Cluster, build_on_ray
 from aotbuild.matrix.environment import environment
 from aotbuild.matrix.journal import DONE, Journal, Line
 from aotbuild.matrix.local import build_locally
-from aotbuild.matrix.run import Prospect, carry_out, prospects
+from aotbuild.matrix.run import Engine, Prospect, carry_out, prospects
 
 MEMORY_BYTES = 3_000_000_000
 """What one build may need: docs/coverage.md has none above 2.3 GB."""
@@ -36,9 +37,17 @@ MEMORY_BYTES = 3_000_000_000
 @click.argument("file", metavar="MATRIX.toml", type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--plan", "only_plan", is_flag=True, help="Say what would be built, and build none.")
 @click.option(
+    "--engine",
+    type=click.Choice(("local", "ray")),
+    default="local",
+    show_default=True,
+    help="Processes of this machine, or a Ray cluster.",
+)
+@click.option("--address", help="Of a Ray cluster that runs; else one of this machine's own.")
+@click.option(
     "--jobs",
     type=click.IntRange(min=1),
-    help="Builds at once.  [default: as many as cores and memory allow]",
+    help="Builds at once on this machine.  [default: as many as cores and memory allow]",
 )
 @click.option(
     "--out",
@@ -50,7 +59,14 @@ MEMORY_BYTES = 3_000_000_000
 @store_option
 @json_option
 def matrix(
-    file: Path, only_plan: bool, jobs: int | None, out: Path, store: Path, as_json: bool
+    file: Path,
+    only_plan: bool,
+    engine: str,
+    address: str | None,
+    jobs: int | None,
+    out: Path,
+    store: Path,
+    as_json: bool,
 ) -> None:
     """Build every cell of MATRIX.toml: recipes times GPUs times sizes times precisions.
 
@@ -59,6 +75,8 @@ def matrix(
     store still holds isn't built again. A cell that fails is reported with its log, the others go
     on, and the exit code is 1.
     """
+    if address is not None and engine != "ray":
+        raise UsageError("--address is a Ray cluster's: add --engine ray.")
     cells = read_matrix(file)
     check_installed()
     check_writable(store)
@@ -71,9 +89,9 @@ def matrix(
     at_once = jobs or default_jobs()
     lines = [p.finished for p in found if p.finished is not None]
     waiting = len(found) - len(lines)
-    click.echo(f"{len(lines)} of {len(found)} cells are finished; {at_once} at once", err=True)
+    click.echo(f"{len(lines)} of {len(found)} cells are finished", err=True)
     ended = carry_out(
-        found, lambda t: build_locally(t, at_once), journal, kept, versions, out / "logs"
+        found, _engine(engine, address, at_once, versions), journal, kept, versions, out / "logs"
     )
     for number, line in enumerate(ended, 1):
         lines.append(line)
@@ -87,6 +105,13 @@ def matrix(
             f"{len(failed)} of {len(lines)} cells failed: {failed[0].cell.name}: "
             f"{failed[0].reason} {failed[0].log} has all of it; the same command tries them again."
         )
+
+
+def _engine(name: str, address: str | None, jobs: int, versions: dict[str, str | None]) -> Engine:
+    if name == "local":
+        return lambda tasks: build_locally(tasks, jobs)
+    cluster = Cluster(address=address, jobs=jobs, memory_bytes=MEMORY_BYTES, versions=versions)
+    return lambda tasks: build_on_ray(tasks, cluster)
 
 
 def default_jobs() -> int:

@@ -66,7 +66,7 @@ def build_locally(tasks: Sequence[Task], jobs: int) -> Iterator[tuple[Task, Outc
     running = _Running()
     with ThreadPoolExecutor(jobs) as pool:
         try:
-            futures = {pool.submit(_build, task, running): task for task in tasks}
+            futures = {pool.submit(build_one, task, running): task for task in tasks}
             for future in as_completed(futures):
                 yield futures[future], future.result()
         finally:
@@ -74,7 +74,9 @@ def build_locally(tasks: Sequence[Task], jobs: int) -> Iterator[tuple[Task, Outc
             pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _build(task: Task, running: _Running) -> Outcome:
+def build_one(task: Task, running: _Running | None = None) -> Outcome:
+    """Build one task, whatever becomes of it."""
+    running = _Running() if running is None else running
     begun = time.monotonic()
     command = [sys.executable, "-m", "aotbuild", "build", *task.cell.arguments()]
     task.log.parent.mkdir(parents=True, exist_ok=True)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -84,6 +86,28 @@ def test_driver_goes_on_where_it_was_killed_and_gives_the_same_bytes(tmp_path: P
     lines = [json.loads(line) for line in journal.read_text().splitlines()]
     assert len(lines) == len({json.dumps(line["cell"]) for line in lines}) == 12
 
+    assert run_aotbuild(*write(other, TWELVE), "--store", str(other / "store")).returncode == 0
+    assert len(packages(one / "store")) == 12
+    assert packages(one / "store") == packages(other / "store")
+
+
+@pytest.mark.slow
+def test_ray_gives_the_same_bytes_although_a_worker_is_killed(tmp_path: Path) -> None:
+    pytest.importorskip("ray", reason="the extra `ray`")
+    one, other = tmp_path / "one", tmp_path / "other"
+    for folder in (one, other):
+        folder.mkdir()
+    words = [*write(one, TWELVE), "--store", str(one / "store"), "--engine", "ray"]
+    driver = subprocess.Popen([sys.executable, "-m", "aotbuild", *words])
+    journal = one / "out" / "journal.jsonl"
+    while not journal.exists() or len(journal.read_text().splitlines()) < 2:
+        assert driver.poll() is None
+        time.sleep(0.2)
+    workers = subprocess.run(["pgrep", "-f", "ray::_built_there"], capture_output=True, text=True)
+    os.kill(int(workers.stdout.split()[0]), signal.SIGKILL)
+    assert driver.wait() == 0
+
+    assert len(journal.read_text().splitlines()) == 12
     assert run_aotbuild(*write(other, TWELVE), "--store", str(other / "store")).returncode == 0
     assert len(packages(one / "store")) == 12
     assert packages(one / "store") == packages(other / "store")
