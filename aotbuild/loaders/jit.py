@@ -174,6 +174,14 @@ def compiled(settings: CompileSettings, *, fullgraph: bool) -> Compiled:
     return unduck
 
 
+def keep_extents_apart() -> None:
+    """For the rest of this process, torch.compile takes no extents for one because they are equal.
+
+    torch 2.13 finds no code for SDXL's UNet otherwise: its sizes become differences of each other.
+    """
+    _shape_config.use_duck_shape = False
+
+
 def _call(module: nn.Module, function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
     return function(module, **arguments)
 

@@ -19,6 +19,7 @@ from aotbuild.bench.ladder.rungs import (
 from aotbuild.build.prepare import prepare
 from aotbuild.build.quantize import INDUCTOR
 from aotbuild.errors import RecipeError
+from aotbuild.loaders.jit import keep_extents_apart
 from aotbuild.recipe import Recipe
 
 
@@ -53,6 +54,7 @@ def compile_components(pipeline: Any, recipe: Recipe, rung: Rung) -> None:
         module: nn.Module = getattr(pipeline, name)
         options: dict[str, Any] = {"fullgraph": True}
         if rung.dynamic:
+            keep_extents_apart()
             options["dynamic"] = True
         if rung.mode is not None:
             options["mode"] = rung.mode
