@@ -2,32 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import click
 
 from aotbuild import probe
+from aotbuild.cache.hub import Hub
+from aotbuild.cache.item import Item
+from aotbuild.cache.publish import read_index
 from aotbuild.cache.store import Store
 from aotbuild.commands.build import check_writable
-from aotbuild.commands.output import (
-    human_bytes,
-    human_seconds,
-    json_option,
-    make_out,
-    print_json,
-    print_table,
-    store_option,
-)
+from aotbuild.commands.matrix_report import markdown, show_plan, told
+from aotbuild.commands.output import json_option, make_out, print_json, store_option
+from aotbuild.commands.push import put
 from aotbuild.commands.request import check_installed
-from aotbuild.errors import BuildError, UsageError
+from aotbuild.errors import AotbuildError, BuildError, SourceError, UsageError
 from aotbuild.matrix.cells import read_matrix
 from aotbuild.matrix.cluster import Cluster, build_on_ray
 from aotbuild.matrix.environment import environment
 from aotbuild.matrix.journal import DONE, Journal, Line
 from aotbuild.matrix.local import build_locally
-from aotbuild.matrix.run import Engine, Prospect, carry_out, prospects
+from aotbuild.matrix.run import Engine, carry_out, prospects
 
 MEMORY_BYTES = 3_000_000_000
 """What one build may need: docs/coverage.md has none above 2.3 GB."""
@@ -56,6 +51,12 @@ MEMORY_BYTES = 3_000_000_000
     show_default=True,
     help="Folder of the journal, the logs and report.md. The same one goes on where it stopped.",
 )
+@click.option(
+    "--push", "repository", metavar="REPO", help="Publish each cell's artifacts there as it ends."
+)
+@click.option(
+    "--against", metavar="REPO", help="For --plan: a collection that may have some of it already."
+)
 @store_option
 @json_option
 def matrix(
@@ -65,6 +66,8 @@ def matrix(
     address: str | None,
     jobs: int | None,
     out: Path,
+    repository: str | None,
+    against: str | None,
     store: Path,
     as_json: bool,
 ) -> None:
@@ -82,28 +85,73 @@ def matrix(
     check_writable(store)
     out, kept, versions = make_out(out), Store(store), environment()
     journal = Journal(out)
-    found = prospects(cells, journal, kept, versions)
+    items = _published(against, repository) if only_plan else None
+    found = prospects(cells, journal, kept, versions, items)
     if only_plan:
-        _show_plan(found, as_json)
+        show_plan(found, as_json)
         return
-    at_once = jobs or default_jobs()
-    lines = [p.finished for p in found if p.finished is not None]
-    waiting = len(found) - len(lines)
+    builder = _engine(engine, address, jobs or default_jobs(), versions)
+    publisher = _Publisher(repository, kept)
+    lines = publisher.put([p.finished for p in found if p.finished is not None])
     click.echo(f"{len(lines)} of {len(found)} cells are finished", err=True)
-    ended = carry_out(
-        found, _engine(engine, address, at_once, versions), journal, kept, versions, out / "logs"
-    )
-    for number, line in enumerate(ended, 1):
-        lines.append(line)
-        click.echo(f"{number} of {waiting}: {_told(line)}", err=True)
-    (out / "report.md").write_text("\n".join(_markdown(lines)) + "\n", encoding="utf-8")
+    for line in carry_out(found, builder, journal, kept, versions, out / "logs"):
+        lines += publisher.put([line])
+        click.echo(f"{len(lines)} of {len(found)}: {told(line)}", err=True)
+    (out / "report.md").write_text("\n".join(markdown(lines)) + "\n", encoding="utf-8")
     if as_json:
         print_json({"cells": [line.to_json() for line in lines]})
+    _check(lines, publisher)
+
+
+class _Publisher:
+    """Puts what is done into a collection, if one was named; a failure of it stops no build."""
+
+    def __init__(self, repository: str | None, store: Store) -> None:
+        self.failures: list[str] = []
+        self._repository, self._store = repository, store
+
+    def put(self, lines: list[Line]) -> list[Line]:
+        """Publish the artifacts of those that are done; gives `lines` back."""
+        entries = [self._store.find(k) for line in lines if line.status == DONE for k in line.keys]
+        if self._repository is None or not entries:
+            return lines
+        try:
+            put(Hub(), self._repository, self._store, entries)
+        except AotbuildError as e:
+            self.failures.append(str(e))
+            click.echo(f"not published: {e}", err=True)
+        return lines
+
+
+def _published(against: str | None, repository: str | None) -> tuple[Item, ...] | None:
+    """What the collection has; one that is to be pushed to needn't be there yet."""
+    name, hub = against or repository, Hub()
+    if name is None:
+        return None
+    try:
+        return read_index(hub, hub.look(name)).items
+    except SourceError:
+        if against is not None:
+            raise
+        return ()
+
+
+def _check(lines: list[Line], publisher: _Publisher) -> None:
+    """Refuse to end well where a cell failed, or wasn't published.
+
+    Raises:
+        BuildError: how many, and the first one's reason.
+    """
     failed = [line for line in lines if line.status != DONE]
     if failed:
         raise BuildError(
             f"{len(failed)} of {len(lines)} cells failed: {failed[0].cell.name}: "
             f"{failed[0].reason} {failed[0].log} has all of it; the same command tries them again."
+        )
+    if publisher.failures:
+        raise BuildError(
+            f"All cells are built, and {len(publisher.failures)} times publishing failed: "
+            f"{publisher.failures[0]} The same command publishes what is missing."
         )
 
 
@@ -117,56 +165,3 @@ def _engine(name: str, address: str | None, jobs: int, versions: dict[str, str |
 def default_jobs() -> int:
     """As many builds as there are cores, and memory for."""
     return max(1, min(probe.cores(), probe.available_memory_bytes() // MEMORY_BYTES))
-
-
-def _show_plan(found: Sequence[Prospect], as_json: bool) -> None:
-    rows: list[dict[str, Any]] = [
-        {
-            "cell": p.cell.to_json(),
-            "keys": None if p.finished is None else list(p.finished.keys),
-            "seconds": p.seconds,
-            "peak_bytes": p.peak_bytes,
-        }
-        for p in found
-    ]
-    if as_json:
-        print_json({"cells": rows})
-        return
-    header = ("cell", "state", "takes about", "memory")
-    print_table(
-        header,
-        [
-            (
-                p.cell.name,
-                "to build" if p.finished is None else "in the store",
-                "unknown" if p.seconds is None else human_seconds(p.seconds),
-                "unknown" if p.peak_bytes is None else human_bytes(p.peak_bytes),
-            )
-            for p in found
-        ],
-    )
-
-
-def _told(line: Line) -> str:
-    if line.status != DONE:
-        return f"{line.cell.name} failed: {line.reason} ({line.log})"
-    return (
-        f"{line.cell.name}  {human_seconds(line.seconds)}  {', '.join(k[:12] for k in line.keys)}"
-    )
-
-
-def _markdown(lines: Sequence[Line]) -> list[str]:
-    """The report: a row for each cell."""
-    rows = [
-        (
-            line.cell.name,
-            line.status,
-            human_seconds(line.seconds),
-            "" if line.peak_bytes is None else human_bytes(line.peak_bytes),
-            line.reason.replace("|", "\\|") or ", ".join(f"`{k[:12]}`" for k in line.keys),
-        )
-        for line in lines
-    ]
-    header = ("cell", "status", "built in", "peak memory", "keys, or why not")
-    head = ["| " + " | ".join(header) + " |", "|" + " --- |" * len(header)]
-    return [*head, *("| " + " | ".join(row) + " |" for row in rows)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from aotbuild.cache.hub import Hub
 from aotbuild.cache.licences import base_repositories, check_weights, facts_of
 from aotbuild.cache.publish import Published, publish
 from aotbuild.cache.seals import public_of, read_private
+from aotbuild.cache.store import Store
 from aotbuild.commands.opening import open_store
 from aotbuild.commands.output import human_bytes, json_option, print_json, store_option
 from aotbuild.commands.selecting import Selection, selecting
@@ -58,17 +60,37 @@ def push(
     entries = [e for e in opened.entries() if isinstance(e, Entry)]
     by_key = {e.manifest.key: e for e in entries}
     chosen = selection.of((describe_entry(e) for e in entries), str(opened.root))
-    for item in chosen:
-        opened.verify(by_key[item.key])
-    hub = Hub()
-    bases = base_repositories(hub, chosen)
-    check_weights(chosen, bases, private=_is_private(hub, repository, private))
-    facts = facts_of(bases, licence)
-    chosen_entries = [by_key[i.key] for i in chosen]
-    done = publish(hub, repository, chosen_entries, facts, private=private, key=key)
+    named = [by_key[item.key] for item in chosen]
+    done = put(Hub(), repository, opened, named, licence=licence, private=private, key=key)
     if key is not None:
         click.echo(f"signed by {public_of(key)}", err=True)
     _print(done, as_json)
+
+
+def put(
+    hub: Hub,
+    repository: str,
+    store: Store,
+    entries: Sequence[Entry],
+    *,
+    licence: str | None = None,
+    private: bool = False,
+    key: Any = None,
+) -> Published:
+    """Verify `entries` of the store, and add them to the collection with all that a card says.
+
+    Raises:
+        ArtifactError: one of them isn't what its manifest says.
+        UsageError: weights that may not be public.
+        SourceError, HubError, IntegrityError, ManifestError: see `cache.publish.publish`.
+    """
+    for entry in entries:
+        store.verify(entry)
+    items = [describe_entry(e) for e in entries]
+    bases = base_repositories(hub, items)
+    check_weights(items, bases, private=_is_private(hub, repository, private))
+    facts = facts_of(bases, licence)
+    return publish(hub, repository, entries, facts, private=private, key=key)
 
 
 def _is_private(hub: Hub, repository: str, private: bool) -> bool:

@@ -8,11 +8,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from aotbuild.cache.item import Item
 from aotbuild.cache.store import Store
 from aotbuild.errors import AotbuildError
 from aotbuild.matrix.cells import Cell
 from aotbuild.matrix.journal import DONE, FAILED, Journal, Line
 from aotbuild.matrix.local import Outcome, Task
+from aotbuild.matrix.published import is_published
 
 Engine = Callable[[Sequence[Task]], Iterator[tuple[Task, Outcome]]]
 
@@ -23,20 +25,26 @@ class Prospect:
 
     Attributes:
         finished: the journal's line, where its artifacts are in the store; None: it is to build.
+        published: whether the collection that was named has something of it; None: none was.
         seconds, peak_bytes: what the same recipe's builds took for such a kind of device, the
             median and the most; None where there were none.
     """
 
     cell: Cell
     finished: Line | None
+    published: bool | None
     seconds: float | None
     peak_bytes: int | None
 
 
 def prospects(
-    cells: Sequence[Cell], journal: Journal, store: Store, versions: dict[str, str | None]
+    cells: Sequence[Cell],
+    journal: Journal,
+    store: Store,
+    versions: dict[str, str | None],
+    items: Sequence[Item] | None = None,
 ) -> tuple[Prospect, ...]:
-    """What is known of each cell."""
+    """What is known of each cell; `items` are those of a collection."""
     latest, past = journal.latest(versions), [line for line in journal.lines() if line.seconds]
     found = []
     for cell in cells:
@@ -47,6 +55,7 @@ def prospects(
             Prospect(
                 cell=cell,
                 finished=line if done else None,
+                published=None if items is None else is_published(cell, items, versions),
                 seconds=statistics.median(x.seconds for x in alike) if alike else None,
                 peak_bytes=max((x.peak_bytes for x in alike if x.peak_bytes), default=None),
             )

@@ -16,6 +16,7 @@ from tiny import run_aotbuild
 
 from aotbuild.cache.artifact import Entry
 from aotbuild.cache.store import Store
+from aotbuild.probe import cpu_level
 
 VAE = 'format = 1\nrecipes = ["tiny"]\ngpus = ["cpu"]\ncomponents = ["vae"]\n'
 _VAE = "[components.vae]"
@@ -64,6 +65,17 @@ def test_cells_are_built_and_a_failed_one_costs_no_other(tmp_path: Path) -> None
     assert plan.returncode == 0
     states = [cell["keys"] for cell in json.loads(plan.stdout)["cells"]]
     assert states == [by_status["done"]["keys"], None]
+
+
+@pytest.mark.slow
+@pytest.mark.cuda_build
+def test_matrix_holds_an_absent_gpu_beside_this_cpu(tmp_path: Path) -> None:
+    text = VAE.replace('["cpu"]', '["cpu", "sm_80"]').replace('["vae"]', '["unet"]')
+    words = write(tmp_path, text + 'dtypes = ["bf16"]\nscopes = ["regional"]\n')
+    assert run_aotbuild(*words, "--store", str(tmp_path / "store")).returncode == 0
+    found = [e.manifest for e in Store(tmp_path / "store").entries() if isinstance(e, Entry)]
+    assert {m.target.arch for m in found} == {cpu_level(), "sm_80"}
+    assert {m.scope for m in found} == {"regional"}
 
 
 @pytest.mark.slow
