@@ -12,7 +12,7 @@ from aotbuild.cache.item import Item
 from aotbuild.cache.publish import read_index
 from aotbuild.cache.store import Store
 from aotbuild.commands.build import check_writable
-from aotbuild.commands.matrix_report import markdown, show_plan, told
+from aotbuild.commands.matrix_report import Pace, display, markdown, show_plan
 from aotbuild.commands.output import json_option, make_out, print_json, store_option
 from aotbuild.commands.push import put
 from aotbuild.commands.request import check_installed
@@ -90,13 +90,14 @@ def matrix(
     if only_plan:
         show_plan(found, as_json)
         return
-    builder = _engine(engine, address, jobs or default_jobs(), versions)
+    at_once = jobs or default_jobs()
+    builder = _engine(engine, address, at_once, versions)
     publisher = _Publisher(repository, kept)
     lines = publisher.put([p.finished for p in found if p.finished is not None])
-    click.echo(f"{len(lines)} of {len(found)} cells are finished", err=True)
-    for line in carry_out(found, builder, journal, kept, versions, out / "logs"):
-        lines += publisher.put([line])
-        click.echo(f"{len(lines)} of {len(found)}: {told(line)}", err=True)
+    with display(Pace(len(lines), len(found), at_once)) as ended:
+        for line in carry_out(found, builder, journal, kept, versions, out / "logs"):
+            lines += publisher.put([line])
+            ended(line)
     (out / "report.md").write_text("\n".join(markdown(lines)) + "\n", encoding="utf-8")
     if as_json:
         print_json({"cells": [line.to_json() for line in lines]})

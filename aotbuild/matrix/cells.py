@@ -28,7 +28,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from aotbuild.canonical import check_format
+from aotbuild.canonical import check_format, digest
 from aotbuild.errors import AotbuildError, UsageError
 from aotbuild.gpus import find_gpu
 from aotbuild.reading import one_of, read
@@ -83,8 +83,9 @@ class Cell:
 
     @property
     def slug(self) -> str:
-        """Its name for a file."""
-        return self.name.replace("batch ", "b").replace(" ", "-")
+        """Its name for a file, which no other cell has."""
+        words = self.name.replace("batch ", "b").replace(" ", "-")
+        return f"{words}-{digest(self.to_json())[:8]}"
 
     def arguments(self) -> list[str]:
         """What `aotbuild build` is called with."""

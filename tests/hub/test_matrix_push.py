@@ -73,7 +73,7 @@ def test_builds_count_and_the_exit_code_is_1_when_publishing_fails(
     small_hub.tokens.clear()
     assert main([*words, "--push", NAME]) == 1
     said = capsys.readouterr().err
-    assert "2 of 2 cells are finished" in said
+    assert "2 of 2 done" in said
     assert "All cells are built, and 1 times publishing failed" in said
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,14 @@ def test_include_adds_and_exclude_takes_away(tmp_path: Path) -> None:
         "sdxl a100 1024x1024 batch 1",
         "sd15 t4 512x512 batch 1 fp16",
     ]
+
+
+def test_files_names_differ_when_recipes_of_one_name_are_of_two_folders(tmp_path: Path) -> None:
+    (cell,) = matrix(tmp_path, BASE)
+    one, other = (replace(cell, recipe=f"/{folder}/mine.toml") for folder in ("a", "b"))
+    assert one.name == other.name
+    assert one.slug != other.slug
+    assert one.slug.startswith("mine-a100-512x512-b1-")
 
 
 def test_components_are_those_that_a_recipe_has(tmp_path: Path) -> None:
