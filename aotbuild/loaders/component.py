@@ -19,6 +19,7 @@ from torch import nn
 from aotbuild.cache.key import json_differences
 from aotbuild.errors import LoadError, ReleasedError, UsageError
 from aotbuild.loaders.freeing import Freeing
+from aotbuild.loaders.locks import forking_lock
 from aotbuild.loaders.snapshot import Snapshot
 from aotbuild.loaders.state import State, current_backend, module_state
 from aotbuild.loaders.tree import walk
@@ -120,7 +121,7 @@ class Component:
         self.gate = Gate()
         self.freeing = Freeing(self)
         self.state: State = module_state(module) if state is None else state
-        self._lock = threading.Lock()
+        self._lock = forking_lock()
         self._snapshot: Snapshot | None = None
         self._seen = 0
         self.lost = False
@@ -168,12 +169,11 @@ _alive: weakref.WeakSet[Component] = weakref.WeakSet()
 
 
 def _after_fork() -> None:
-    """The locks of threads that the child doesn't have are nobody's to open.
+    """The gates of threads that the child doesn't have are nobody's to open.
 
-    Where a run was in flight the library's own lock is among them, so the child stays eager.
+    Where a run was in flight the library's own lock is held, so the child stays eager.
     """
     for component in list(_alive):
-        component._lock = threading.Lock()
         component.freeing.after_fork()
         component.lost = component.gate.after_fork() or component.lost
 

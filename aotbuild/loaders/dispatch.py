@@ -7,7 +7,6 @@ serve: the call's form, the module's state, where its tensors are.
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -19,6 +18,7 @@ from aotbuild.loaders.arguments import BRING, first_tensor, refusal
 from aotbuild.loaders.artifact import Artifact
 from aotbuild.loaders.component import Component
 from aotbuild.loaders.coverage import differences, requires_grad
+from aotbuild.loaders.locks import forking_lock
 from aotbuild.loaders.modes import special_mode
 from aotbuild.loaders.selfcheck import disagreement
 from aotbuild.loaders.signature import Call, bind, call_key, method_of
@@ -61,7 +61,7 @@ class Dispatcher:
         self._ruled = {p: rule for a in reversed(artifacts) for p, rule in a.ruled.items()}
         self._bring = tuple((p, BRING[rule]) for p, rule in self._ruled.items())
         self._known: dict[Any, tuple[Artifact, ...] | Miss] = {}
-        self._lock = threading.Lock()
+        self._lock = forking_lock()
 
     @property
     def __code__(self) -> Any:

@@ -5,13 +5,13 @@ What stands in for them `derived` keeps.
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NoReturn
 
 from aotbuild.errors import ReleasedError
+from aotbuild.loaders.locks import forking_lock
 from aotbuild.loaders.rules import INT8_ROWS
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class Freeing:
         self._artifacts: tuple[Artifact, ...] = ()
         self._comparing = 0
         self._decided = False
-        self._lock = threading.Lock()
+        self._lock = forking_lock()
 
     @property
     def freed(self) -> bool:
@@ -92,8 +92,7 @@ class Freeing:
         )
 
     def after_fork(self) -> None:
-        """In a forked child: no other thread holds the lock, or compares."""
-        self._lock = threading.Lock()
+        """In a forked child: no other thread compares."""
         self._comparing = 0
 
     def _settle(self) -> bool:

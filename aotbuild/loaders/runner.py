@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +23,7 @@ import torch
 from torch import Tensor
 
 from aotbuild.errors import IntegrityError, LoadError
+from aotbuild.loaders.locks import forking_lock
 from aotbuild.loaders.placement import compare_function
 
 _PREFIX = "AOTInductorModelContainer"
@@ -37,7 +37,7 @@ _new_capsule.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
 # descriptor stays open for the life of the process: glibc knows a library by the name it was opened
 # under, and another file opened later as the same /proc/self/fd/N would be taken for it.
 _libraries: dict[str, tuple[ctypes.CDLL, int]] = {}
-_lock = threading.Lock()
+_lock = forking_lock()
 
 
 class _Pair(ctypes.Structure):

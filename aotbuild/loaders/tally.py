@@ -5,8 +5,9 @@ A component has one; the repeated blocks of one class share one, so that a warni
 
 from __future__ import annotations
 
-import threading
 from dataclasses import dataclass
+
+from aotbuild.loaders.locks import forking_lock
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +24,7 @@ class Tally:
     def __init__(self) -> None:
         self.fallbacks: dict[str, int] = {}
         self.last_reason: dict[str, str] = {}
-        self._lock = threading.Lock()
+        self._lock = forking_lock()
 
     def count(self, miss: Miss) -> bool:
         """Count it; whether it was the first of its kind."""
