@@ -34,7 +34,7 @@ _PR_SET_PDEATHSIG = 1
 
 def main(arguments: list[str]) -> int:
     """Make the artifact below ROOT; the last line says what was made, or why not."""
-    _die_with_parent()
+    die_with_parent()
     warnings.simplefilter("ignore")
     document = json.load(sys.stdin)
     job, key = Job.from_json(document["job"]), document["key"]
@@ -239,7 +239,7 @@ def _say(**event: Any) -> None:
     sys.__stdout__.flush()  # type: ignore[union-attr]
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
     """A builder that is killed takes its worker along, else it would go on compiling for nobody."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

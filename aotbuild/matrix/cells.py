@@ -22,7 +22,7 @@ batches = [4]
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, fields, replace
 from itertools import product
 from pathlib import Path
@@ -121,6 +121,7 @@ def read_matrix(path: Path) -> tuple[Cell, ...]:
         cells = dict.fromkeys(_cells(found, path.resolve().parent))
         if not cells:
             raise ValueError("nothing is left of its cells: name recipes and gpus, exclude fewer")
+        _check_architectures(cells)
     except (OSError, ValueError, AotbuildError) as e:
         why = str(e).rstrip(".")
         raise UsageError(
@@ -131,18 +132,37 @@ def read_matrix(path: Path) -> tuple[Cell, ...]:
 
 def _cells(document: _Document, folder: Path) -> Iterator[Cell]:
     names = [f.name for f in fields(Axes)]
+    unused = dict(enumerate(document.exclude, 1))
     for include in (Axes(), *document.include):
         axes = {n: getattr(include, n) or getattr(document, n) for n in names}
         for cell in _product(Axes(**axes), folder):
-            if not any(_is_named(cell, axes, folder) for axes in document.exclude):
+            hits = [i for i, e in enumerate(document.exclude, 1) if _is_named(cell, e, folder)]
+            for number in hits:
+                unused.pop(number, None)
+            if not hits:
                 yield replace(cell, components=_components(cell, document.components))
+    if unused:
+        raise ValueError(f"exclude {min(unused)} takes no cell away: look at how it is spelt")
+
+
+def architecture(gpu: str) -> str:
+    """What `gpu` is called in a target; itself where this machine must be asked."""
+    return gpu if gpu in ("cpu", "auto", *CPU_LEVELS) else find_gpu(gpu).arch
+
+
+def _check_architectures(cells: Iterable[Cell]) -> None:
+    """Refuse with a ValueError two names of one architecture, which would be built twice."""
+    known: dict[Cell, Cell] = {}
+    for cell in cells:
+        first = known.setdefault(replace(cell, gpu=architecture(cell.gpu)), cell)
+        if first != cell:
+            raise ValueError(f"{first.name} and {cell.name} are one: name the GPU in one way")
 
 
 def _product(axes: Axes, folder: Path) -> Iterator[Cell]:
     for name, gpu in product(axes.recipes, axes.gpus):
         path, recipe = _recipe(name, folder)
-        if gpu not in ("cpu", "auto", *CPU_LEVELS):
-            find_gpu(gpu)
+        architecture(gpu)
         for resolution, batch, dtype, quantization, scope in product(
             axes.resolutions or (recipe.call.resolution,),
             axes.batches or (recipe.call.batch,),

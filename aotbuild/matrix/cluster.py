@@ -6,6 +6,7 @@ Source: Ray's "Task fault tolerance": a task whose worker dies is run again, `ma
 from __future__ import annotations
 
 import io
+import re
 import tarfile
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,6 +21,7 @@ from aotbuild.matrix.local import Outcome, Task, build_one
 from aotbuild.reading import read
 
 RETRIES = 3
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,8 +74,9 @@ def _received(task: Task, ended: Any, ray: Any) -> Outcome:
     try:
         document, log, packed = ray.get(ended)
     except ray.exceptions.RayError as e:
-        task.log.write_text(str(e), encoding="utf-8")
-        return Outcome(reason=f"{type(e).__name__}: {str(e).strip().splitlines()[0]}")
+        said = _COLOURS.sub("", str(e)).strip()
+        task.log.write_text(said, encoding="utf-8")
+        return Outcome(reason=f"{type(e).__name__}: {said.splitlines()[-1]}")
     task.log.write_text(log, encoding="utf-8")
     task.store.mkdir(parents=True)
     with tarfile.open(fileobj=io.BytesIO(packed)) as archive:

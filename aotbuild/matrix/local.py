@@ -78,7 +78,7 @@ def build_one(task: Task, running: _Running | None = None) -> Outcome:
     """Build one task, whatever becomes of it."""
     running = _Running() if running is None else running
     begun = time.monotonic()
-    command = [sys.executable, "-m", "aotbuild", "build", *task.cell.arguments()]
+    command = [sys.executable, "-m", "aotbuild.matrix.child", "build", *task.cell.arguments()]
     task.log.parent.mkdir(parents=True, exist_ok=True)
     with task.log.open("w", encoding="utf-8") as log:
         with running.lock:
@@ -98,7 +98,10 @@ def build_one(task: Task, running: _Running | None = None) -> Outcome:
     seconds = round(time.monotonic() - begun, 3)
     if process.returncode:
         return Outcome(reason=_reason(task.log, process.returncode), seconds=seconds)
-    return Outcome(artifacts=tuple(json.loads(answer)["artifacts"]), seconds=seconds)
+    try:
+        return Outcome(artifacts=tuple(json.loads(answer)["artifacts"]), seconds=seconds)
+    except (ValueError, KeyError, TypeError) as e:
+        return Outcome(reason=f"its answer can't be read: {e}", seconds=seconds)
 
 
 def _reason(log: Path, code: int) -> str:

@@ -93,7 +93,7 @@ def _line(task: Task, outcome: Outcome, store: Store, versions: dict[str, str | 
     try:
         for artifact in outcome.artifacts:
             store.add(Path(artifact["path"]))
-    except AotbuildError as e:
+    except (AotbuildError, OSError) as e:
         reason = str(e)
     return Line(
         cell=task.cell,

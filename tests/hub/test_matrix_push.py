@@ -94,11 +94,15 @@ def test_plan_asks_the_collection_that_is_named(
 def test_cell_is_published_for_its_own_size_and_versions_alone(
     built: tuple[list[str], list[Entry]], tmp_path: Path
 ) -> None:
-    first, second = read_matrix(tmp_path / "matrix.toml")
+    first, second = (
+        replace(c, components=("unet",)) for c in read_matrix(tmp_path / "matrix.toml")
+    )
     item = describe_entry(built[1][0])
-    versions = {"torch": CPU.torch, "diffusers": item.versions.get("diffusers")}
+    versions = {"torch": CPU.torch, "diffusers": item.versions.get("diffusers"), "triton": None}
     assert is_published(first, [item], versions)
     assert not is_published(second, [item], versions)
+    assert not is_published(replace(first, components=("unet", "vae")), [item], versions)
+    assert not is_published(replace(first, components=()), [item], versions)
     assert not is_published(replace(first, gpu="a100"), [item], versions)
     assert not is_published(replace(first, dtype="bf16"), [item], versions)
     assert not is_published(first, [item], {**versions, "torch": "2.14.0"})

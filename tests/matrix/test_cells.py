@@ -83,6 +83,8 @@ def test_recipes_path_starts_at_the_documents_folder(tmp_path: Path) -> None:
         ("format = 2\n", "format"),
         ("format = 1\n", "nothing is left"),
         (BASE + "[[exclude]]\ngpus = ['a100']\n", "nothing is left"),
+        (BASE + "[[exclude]]\ngpus = ['a10o']\n", "exclude 1 takes no cell away"),
+        (BASE.replace('"a100"', '"a100", "sm_80"'), "name the GPU in one way"),
         (BASE + "resolution = ['512x512']\n", "did you mean 'resolutions'"),
         (BASE + "batches = ['one']\n", "batches"),
         (BASE + "batches = [0]\n", "0 is less than 1"),
