@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import os
 import platform
 import re
 import subprocess
@@ -23,7 +22,7 @@ def facts(device: str = "cpu") -> dict[str, str]:
     versions = {name: version or "" for name, version in probe.versions().items()}
     return {
         "processor": processor_name(),
-        "cores": str(len(os.sched_getaffinity(0))),
+        "cores": str(probe.cores()),
         "torch_threads": str(torch.get_num_threads()),
         "arch": probe.cpu_level(),
         **_gpu(device),

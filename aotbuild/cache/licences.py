@@ -86,15 +86,15 @@ def _reason(name: str, base: Repository | None) -> str | None:
     if base.gated or base.private:
         return f"{name} is {'gated' if base.gated else 'private'}"
     said = [base.card.get(n) for n in ("license", "license_name")]
-    spelt = [_spelt(s) for s in said]
-    if not any(spelt):
+    licences, names = map(_spelt, said)
+    if not any(licences + names):
         return f"{name} names no licence"
-    if spelt[0] in _UNNAMED or any(_WORDS.search(text) for text in spelt):
+    if not set(_UNNAMED).isdisjoint(licences) or any(map(_WORDS.search, licences + names)):
         return f"{name} is under {next(s for s in reversed(said) if s)}"
     return None
 
 
-def _spelt(licence: object) -> str:
-    """ "cc-by-nc-4.0", however it was written; several, one after the other."""
+def _spelt(licence: object) -> list[str]:
+    """ "cc-by-nc-4-0", however it was written; each, where there are several."""
     several = licence if isinstance(licence, list | tuple) else [licence or ""]
-    return "-".join(re.sub(r"[\W_]+", "-", str(text)).strip("-").lower() for text in several)
+    return [re.sub(r"[\W_]+", "-", str(text)).strip("-").lower() for text in several]

@@ -95,7 +95,7 @@ def matrix(
     publisher = _Publisher(repository, kept)
     lines = publisher.put([p.finished for p in found if p.finished is not None])
     with display(Pace(len(lines), len(found), at_once)) as ended:
-        for line in carry_out(found, builder, journal, kept, versions, out / "logs"):
+        for line in carry_out(found, builder, journal, kept, out / "logs"):
             lines += publisher.put([line])
             ended(line)
     (out / "report.md").write_text("\n".join(markdown(lines)) + "\n", encoding="utf-8")

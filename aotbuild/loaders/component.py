@@ -210,8 +210,8 @@ def device_of(module: nn.Module) -> torch.device:
 def precision_of(module: nn.Module) -> str:
     """The floating dtype that most of the module's numbers have; "float32" for none."""
     counts: dict[torch.dtype, int] = {}
-    parameters = {t for _, m in walk(module) for t in m._parameters.values() if t is not None}
-    for tensor in parameters:
+    held = (t for _, m in walk(module) for t in m._parameters.values() if t is not None)
+    for tensor in dict.fromkeys(held):  # in their order, a shared one once
         if tensor.is_floating_point():
             counts[tensor.dtype] = counts.get(tensor.dtype, 0) + tensor.numel()
     most = max(counts, key=lambda dtype: counts[dtype], default=torch.float32)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,8 @@ class Line:
 
     Attributes:
         status: "done" or "failed".
-        versions: of what decides a key beside the cell, as the builder had them.
+        versions: what decides a key beside the cell, as the builder had it: packages, the compiler,
+            and "recipe", a digest over what that said.
         keys: of the artifacts. seconds: of the build, from its start to its end.
         peak_bytes: most resident memory of its processes; None where nothing was compiled.
         reason: of a failure, the last thing that was said. log: a file with all of it.
@@ -74,7 +74,3 @@ class Journal:
             except ValueError:
                 continue
         return tuple(found)
-
-    def latest(self, versions: Mapping[str, str | None]) -> dict[Cell, Line]:
-        """The last line of each cell that was built with `versions`."""
-        return {line.cell: line for line in self.lines() if line.versions == dict(versions)}

@@ -12,6 +12,7 @@ from aotbuild.cache.item import Item
 from aotbuild.cache.store import Store
 from aotbuild.errors import AotbuildError
 from aotbuild.matrix.cells import Cell
+from aotbuild.matrix.environment import recipe_digest
 from aotbuild.matrix.journal import DONE, FAILED, Journal, Line
 from aotbuild.matrix.local import Outcome, Task
 from aotbuild.matrix.published import is_published
@@ -24,6 +25,7 @@ class Prospect:
     """A cell, and what is known of it before it is built.
 
     Attributes:
+        versions: what decides its keys now, see `journal.Line`.
         finished: the journal's line, where its artifacts are in the store; None: it is to build.
         published: whether the collection that was named has something of it; None: none was.
         seconds, peak_bytes: what the same recipe's builds took for such a kind of device, the
@@ -31,6 +33,7 @@ class Prospect:
     """
 
     cell: Cell
+    versions: dict[str, str | None]
     finished: Line | None
     published: bool | None
     seconds: float | None
@@ -45,15 +48,20 @@ def prospects(
     items: Sequence[Item] | None = None,
 ) -> tuple[Prospect, ...]:
     """What is known of each cell; `items` are those of a collection."""
-    latest, past = journal.latest(versions), [line for line in journal.lines() if line.seconds]
+    recipes = {name: recipe_digest(name) for name in {cell.recipe for cell in cells}}
+    written = journal.lines()
+    past = [line for line in written if line.seconds]
     found = []
     for cell in cells:
-        line = latest.get(cell)
+        own = {**versions, "recipe": recipes[cell.recipe]}
+        lines = [x for x in written if x.cell == cell and x.versions == own]
+        line = lines[-1] if lines else None
         done = line is not None and line.status == DONE and all(map(store.get, line.keys))
         alike = [x for x in past if x.status == DONE and _kind(x.cell) == _kind(cell)]
         found.append(
             Prospect(
                 cell=cell,
+                versions=own,
                 finished=line if done else None,
                 published=None if items is None else is_published(cell, items, versions),
                 seconds=statistics.median(x.seconds for x in alike) if alike else None,
@@ -68,7 +76,6 @@ def carry_out(
     engine: Engine,
     journal: Journal,
     store: Store,
-    versions: dict[str, str | None],
     logs: Path,
 ) -> Iterator[Line]:
     """Build what isn't finished; a line as each cell ends, written down before it is given.
@@ -76,14 +83,14 @@ def carry_out(
     An artifact enters the store once every byte of it was hashed; a cell that fails costs the
     others nothing.
     """
-    waiting = [p.cell for p in found if p.finished is None]
+    waiting = {p.cell: p.versions for p in found if p.finished is None}
     with tempfile.TemporaryDirectory(prefix="aotbuild-matrix-") as work:
         tasks = [
             Task(cell=cell, store=Path(work) / str(i), log=logs / f"{cell.slug}.log")
             for i, cell in enumerate(waiting)
         ]
         for task, outcome in engine(tasks):
-            line = _line(task, outcome, store, versions)
+            line = _line(task, outcome, store, waiting[task.cell])
             journal.append(line)
             yield line
 

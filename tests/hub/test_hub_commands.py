@@ -151,6 +151,7 @@ REFUSED = {
     "unknown": ("org/base", {"card": {"license": "unknown"}}, "is under unknown"),
     "spelt otherwise": ("org/base", {"card": {"license": "CC_BY_NC 4.0"}}, "CC_BY_NC 4.0"),
     "one of several": ("org/base", {"card": {"license": ["mit", "cc-by-nc-4.0"]}}, "cc-by-nc"),
+    "other among several": ("org/base", {"card": {"license": ["mit", "other"]}}, "'other'"),
     "no licence": ("org/base", {"card": {}}, "names no licence"),
     "not there": ("org/nothing", None, "says nothing"),
 }

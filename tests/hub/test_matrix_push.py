@@ -15,7 +15,7 @@ from aotbuild.cache.collection import INDEX, Index, describe_entry
 from aotbuild.cache.store import Store
 from aotbuild.cli import main
 from aotbuild.matrix.cells import read_matrix
-from aotbuild.matrix.environment import environment
+from aotbuild.matrix.environment import environment, recipe_digest
 from aotbuild.matrix.journal import DONE, Journal, Line
 from aotbuild.matrix.published import is_published
 
@@ -46,7 +46,8 @@ def built(tmp_path: Path) -> tuple[list[str], list[Entry]]:
     entries = [add(store, batch) for batch in (1, 4)]
     for cell, entry in zip(read_matrix(document), entries, strict=True):
         keys = (entry.manifest.key,)
-        Journal(out).append(Line(cell=cell, status=DONE, versions=environment(), keys=keys))
+        versions = {**environment(), "recipe": recipe_digest(cell.recipe)}
+        Journal(out).append(Line(cell=cell, status=DONE, versions=versions, keys=keys))
     words = ["matrix", str(document), "--out", str(out), "--store", str(store.root)]
     return words, entries
 

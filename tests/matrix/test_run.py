@@ -50,7 +50,7 @@ def run(
     versions: dict[str, str | None] = VERSIONS,
 ) -> list[Line]:
     found = prospects(cells, journal, store, versions)
-    return list(carry_out(found, staging, journal, store, versions, Path("logs")))
+    return list(carry_out(found, staging, journal, store, Path("logs")))
 
 
 def test_finished_cells_are_left_and_failed_ones_tried_again(
@@ -94,3 +94,19 @@ def test_prospect_tells_what_such_builds_took(journal: Journal, store: Store) ->
     assert (found[2].seconds, found[2].peak_bytes) == (1.5, 20)
     (other,) = prospects([replace(CELL, gpu="cpu")], journal, store, VERSIONS)
     assert other.seconds is None
+
+
+def test_cell_is_built_again_when_what_its_recipe_says_is_another(
+    journal: Journal, store: Store, tmp_path: Path
+) -> None:
+    path = tmp_path / "mine.toml"
+    text = (Path(__file__).parents[2] / "recipes" / "sd15.toml").read_text()
+    path.write_text(text)
+    cells = [replace(CELL, recipe=str(path))]
+    assert len(run(cells, journal, store)) == 1
+    path.write_text(text + "# a comment\n")
+    assert run(cells, journal, store) == []
+    path.write_text(text.replace("fuse_qkv = true", "fuse_qkv = false"))
+    assert len(run(cells, journal, store)) == 1
+    path.write_text(text)
+    assert run(cells, journal, store) == []

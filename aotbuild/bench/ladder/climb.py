@@ -16,7 +16,7 @@ from aotbuild.bench.ladder.worker import Job
 from aotbuild.bench.picture import difference
 from aotbuild.bench.process import DiedError, raised, run_module
 from aotbuild.build.request import BuildRequest, Event
-from aotbuild.errors import AotbuildError
+from aotbuild.errors import AotbuildError, BuildError
 from aotbuild.recipe import Recipe, recipe_configs
 
 Say = Callable[[str], None]
@@ -140,11 +140,10 @@ def _climbed(
     except DiedError as e:
         log = folder / f"{rung.name}.log"
         log.write_text(e.printed, encoding="utf-8")
-        killed = "exit code -9" in str(e)
         reason = f"{raised(e.printed)[:_LONGEST_REASON]} ({log.name} has all of it)"
-        return replace(empty, status=NO_MEMORY if killed else FAILED, reason=reason)
+        return failed_row(empty, e, reason)
     except AotbuildError as e:
-        return replace(empty, status=FAILED, reason=str(e).strip()[:_LONGEST_REASON])
+        return failed_row(empty, e, raised(str(e))[:_LONGEST_REASON])
     if "status" in found:
         return replace(empty, **found)
     later: list[float] = found.pop("latencies_s")
@@ -158,6 +157,12 @@ def _climbed(
         iterations_per_second=settings.steps / latency,
     )
     return _compared(row, pixels, folder / f"{REFERENCE}.png")
+
+
+def failed_row(empty: Row, error: AotbuildError, reason: str) -> Row:
+    """Of a process that the system killed it is the memory that wasn't enough."""
+    killed = isinstance(error, BuildError) and "exit code -9" in str(error)
+    return replace(empty, status=NO_MEMORY if killed else FAILED, reason=reason)
 
 
 def _build(recipe: Recipe, device: str, store: Path, on_event: Callable[[Event], None]) -> None:
