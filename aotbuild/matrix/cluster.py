@@ -54,11 +54,16 @@ def build_on_ray(tasks: Sequence[Task], cluster: Cluster) -> Iterator[tuple[Task
         raise ToolchainError(
             "--engine ray needs Ray: `pip install 'aotbuild[ray]'`, here and on every worker."
         ) from e
-    own = {"num_cpus": cluster.jobs} if cluster.address is None else {"address": cluster.address}
-    ray.init(**own, include_dashboard=False, log_to_driver=False, configure_logging=False)
+    # "local" is a cluster of this machine's own, whatever RAY_ADDRESS says.
+    own = {"address": "local", "num_cpus": cluster.jobs}
+    where = own if cluster.address is None else {"address": cluster.address}
+    ray.init(**where, include_dashboard=False, log_to_driver=False, configure_logging=False)
     try:
-        resources = {"num_cpus": 1, "memory": cluster.memory_bytes, "max_retries": RETRIES}
-        remote = ray.remote(**resources)(_built_there)
+        memory_bytes = cluster.memory_bytes
+        if cluster.address is None:  # else a small machine would wait for memory that never comes
+            memory_bytes = min(memory_bytes, int(ray.cluster_resources().get("memory", 0)))
+        again = {"max_retries": RETRIES, "retry_exceptions": True}
+        remote = ray.remote(num_cpus=1, memory=memory_bytes, **again)(_built_there)
         waiting = {remote.remote(t.cell.to_json(), dict(cluster.versions)): t for t in tasks}
         while waiting:
             (ended,), _ = ray.wait(list(waiting), num_returns=1)
@@ -73,14 +78,14 @@ def _received(task: Task, ended: Any, ray: Any) -> Outcome:
     task.log.parent.mkdir(parents=True, exist_ok=True)
     try:
         document, log, packed = ray.get(ended)
-    except ray.exceptions.RayError as e:
-        said = _COLOURS.sub("", str(e)).strip()
+        task.log.write_text(log, encoding="utf-8")
+        task.store.mkdir(parents=True)
+        with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
+            archive.extractall(task.store, filter="data")
+    except (ray.exceptions.RayError, tarfile.TarError, OSError) as e:
+        said = _COLOURS.sub("", str(e)).strip() or "no word"
         task.log.write_text(said, encoding="utf-8")
         return Outcome(reason=f"{type(e).__name__}: {said.splitlines()[-1]}")
-    task.log.write_text(log, encoding="utf-8")
-    task.store.mkdir(parents=True)
-    with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
-        archive.extractall(task.store, filter="data")
     outcome: Outcome = read(Outcome, {**document, "artifacts": []}, "outcome")
     artifacts = [{**a, "path": str(task.store / a["path"])} for a in document["artifacts"]]
     return replace(outcome, artifacts=tuple(artifacts))

@@ -38,8 +38,11 @@ def test_ray_is_asked_for_by_name_when_it_is_missing(
 
 
 @pytest.mark.slow
-def test_cell_is_refused_by_name_when_the_worker_has_another_version(tmp_path: Path) -> None:
+def test_cell_is_refused_by_name_when_the_worker_has_another_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("ray", reason="the extra `ray`")
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")  # of no cluster: this machine's own is used
     task = Task(cell=CELL, store=tmp_path / "store", log=tmp_path / "logs" / "cell.log")
     ((_, outcome),) = build_on_ray([task], cluster(diffusers="0.1.0"))
     assert outcome.reason.startswith("refused: the worker has diffusers ")
